@@ -44,8 +44,8 @@ class Calls:
 
     url = ""
 
-    def load(self, name):
-        model = shoal.load(name, url=self.url)
+    def load(self, name, version=""):
+        model = shoal.load(name, url=self.url, version=version)
         self.addCleanup(model.close)
         return model
 
@@ -53,6 +53,11 @@ class Calls:
         model = self.load("negate")
         self.assertEqual(model.inputs, (shoal.Tensor("x", "FP32", (-1, -1)),))
         self.assertEqual(repr(model), "<shoal.Model negate: x FP32[-1, -1] -> y FP32[-1, -1]>")
+
+    def test_a_version_describes_itself(self):
+        self.assertEqual(self.load("negate", "1").inputs, self.load("negate").inputs)
+        with self.assertRaises(shoal.NotFoundError):
+            self.load("negate", "7")
 
     def test_arrays_of_any_kind_are_taken(self):
         model = self.load("negate")

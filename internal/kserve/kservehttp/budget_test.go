@@ -27,7 +27,7 @@ import (
 func awaitUsed(t *testing.T, b *budget.Budget, what string, ok func(used int64) bool) {
 	t.Helper()
 	for began := time.Now(); !ok(b.State().Used); time.Sleep(time.Millisecond) {
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > time.Minute { // on a busy machine, the race detector takes seconds for an answer of megabytes
 			t.Fatalf("%s: %+v", what, b.State())
 		}
 	}

@@ -189,7 +189,11 @@ func (c *connection) free(f *frame) error {
 // describe sends the description of a model.
 func (c *connection) describe(f *frame) {
 	loading := !c.server.catalog.Ready()
-	m, err := c.server.catalog.Model(c.server.ctx, string(f.rest), "")
+	name, version := string(f.rest), ""
+	if f.a > 0 && f.a < uint64(len(name)) {
+		name, version = name[:f.a], name[f.a:]
+	}
+	m, err := c.server.catalog.Model(c.server.ctx, name, version)
 	var document []byte
 	if err == nil {
 		document, err = kserve.MetadataJSON(m)

@@ -544,11 +544,18 @@ func TestAModelIsDescribed(t *testing.T) {
 	backend := kservetest.New(t, kservetest.Recorded...)
 	_, path := serve(t, backend, Options{})
 	c := dial(t, path).greet(4096)
-	c.send(frame{kind: kindModel, number: 3, rest: []byte("identity")})
 	const want = `{"name":"identity","versions":["1"],"platform":"python","inputs":[{"name":"INPUT","datatype":"FP32","shape":[-1,16]}],` +
 		`"outputs":[{"name":"OUTPUT","datatype":"FP32","shape":[-1,16]}]}`
-	if f, _ := c.receive(); f.kind != kindDescription || f.number != 3 || string(f.rest) != want {
-		t.Errorf("described as %+v %s", f, f.rest)
+	for _, asked := range []frame{{rest: []byte("identity")}, {rest: []byte("identity"), a: 8}, {rest: []byte("identity1"), a: 8}} {
+		asked.kind, asked.number = kindModel, 3
+		c.send(asked)
+		if f, _ := c.receive(); f.kind != kindDescription || f.number != 3 || string(f.rest) != want {
+			t.Errorf("%s described as %+v %s", asked.rest, f, f.rest)
+		}
+	}
+	c.send(frame{kind: kindModel, number: 3, rest: []byte("identity7"), a: 8})
+	if f, _ := c.receive(); f.kind != kindFailed || infer.Code(f.a) != infer.NotFound {
+		t.Errorf("version 7, which does not exist: %+v %s", f, f.rest)
 	}
 	for _, loading := range []bool{true, false} {
 		backend.NotReady.Store(loading)

@@ -28,7 +28,7 @@ import (
 //	INFER  (table)      ───▶             inputs in a memory, and room in it for outputs
 //	                    ◀───  ANSWER (table), outputs in that room, or in memory that comes with it
 //	CANCEL              ───▶             cancel a call
-//	MODEL  (text)       ───▶             name of a model; "" asks only whether models are still being loaded
+//	MODEL  (text)       ───▶             name of a model, and its version; "" asks only whether models are still being loaded
 //	                    ◀───  DESCRIPTION (document)
 //	                    ◀───  FAILED (text), instead of any other response; with number 0 it is the last frame
 //
@@ -39,7 +39,7 @@ type frame struct {
 	kind    kind
 	flags   uint16
 	number  uint32 // of a call, repeated in the response; or of a memory
-	a, b, c uint64 // HELLO, WELCOME: see hello and welcome; MEMORY: size; INFER: number of the memory, offset and length of the room; FAILED: code, and microseconds until a retry
+	a, b, c uint64 // HELLO, WELCOME: see hello and welcome; MEMORY: size; INFER: number of the memory, offset and length of the room; MODEL: length of the name, 0 if it has no version; FAILED: code, and microseconds until a retry
 	rest    []byte // a table, a text or a document
 }
 

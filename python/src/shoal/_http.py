@@ -41,12 +41,12 @@ class HTTP:
         """Drops all connections without closing them: after a fork they belong to the parent process."""
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
-    def describe(self, model: str, timeout: float) -> dict[str, Any]:
+    def describe(self, model: str, version: str, timeout: float) -> dict[str, Any]:
         """Returns the metadata of a model, once the server has loaded its models."""
         until = time.monotonic() + timeout
         while True:
             try:
-                _, body = self._exchange("GET", self._path(model, ""), None, {}, timeout)
+                _, body = self._exchange("GET", self._path(model, version), None, {}, timeout)
             except _errors.Error:
                 ready = self._ready(timeout)
                 if ready or time.monotonic() > until:

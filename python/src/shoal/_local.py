@@ -115,8 +115,8 @@ class Connection:
     def close(self) -> None:
         self.socket.close()
 
-    def send(self, kind: int, number: int, rest: bytes = b"") -> None:
-        self.socket.send(_wire.FRAME.pack(kind, 0, number, 0, 0, 0) + rest)
+    def send(self, kind: int, number: int, rest: bytes = b"", first: int = 0) -> None:
+        self.socket.send(_wire.FRAME.pack(kind, 0, number, first, 0, 0) + rest)
 
     def receive(self) -> tuple[int, int, int, bytes, list[int]]:
         """Returns kind, flags and number of the next frame, its remaining bytes, and its descriptors. Raises an error that ends the connection."""
@@ -139,9 +139,10 @@ class Connection:
             rest = _wire.TIMES.pack(b, c)
         return kind, flags, number, rest, fds
 
-    def describe(self, model: str) -> tuple[int, int, bytes]:
+    def describe(self, model: str, version: str = "") -> tuple[int, int, bytes]:
         """Asks for the description of a model. Returns kind, flags and remaining bytes of the response."""
-        self.send(_wire.MODEL, self.number(), model.encode())
+        name = model.encode()
+        self.send(_wire.MODEL, self.number(), name + version.encode(), len(name))
         kind, flags, _, rest, _ = self.receive()
         return kind, flags, rest
 
@@ -405,13 +406,13 @@ class Local:
             self._plans[key] = plan
         return plan
 
-    def describe(self, model: str, timeout: float) -> dict[str, Any]:
+    def describe(self, model: str, version: str, timeout: float) -> dict[str, Any]:
         """Returns the metadata of a model, once the server has loaded its models."""
         until = time.monotonic() + timeout
         while True:
             connection = self._take()
             try:
-                kind, flags, rest = connection.describe(model)
+                kind, flags, rest = connection.describe(model, version)
             except OSError:
                 connection.close()
                 raise server_exited(self.path) from None

@@ -29,7 +29,7 @@ class Tensor(NamedTuple):
 
 
 class _Transport(Protocol):
-    def describe(self, model: str, timeout: float) -> dict[str, Any]: ...
+    def describe(self, model: str, version: str, timeout: float) -> dict[str, Any]: ...
     def infer(self, call: Call) -> Outputs: ...
     async def infer_async(self, call: Call) -> Outputs: ...
     def close(self) -> None: ...
@@ -206,7 +206,7 @@ def load(
                 f'try shoal.load("{given}", repository="models"), or start "shoal serve models --local-socket auto"'
             )
         transport = _local(path)
-    found = Model(transport, model, version, transport.describe(model, timeout))
+    found = Model(transport, model, version, transport.describe(model, version, timeout))
     found._loaded = {"name": given, "repository": repository, "url": url, "token": token, "ca": ca, "cert": cert, "version": version, "linger": linger, "timeout": timeout,
                      "max_batch_size": max_batch_size, "max_delay": max_delay, "instances": instances}  # fmt: skip
     return found
