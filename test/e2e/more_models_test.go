@@ -50,6 +50,7 @@ func TestMoreModelsThanMemory(t *testing.T) {
 	size := models.measure(t, source)
 	limit := *demandFit * size
 	s := startOnDemand(t, source, limit)
+	before := s.Resident() << 10
 	run := &demandRun{population: models, client: s.Client()}
 
 	// Nothing is loaded while the popular models answer.
@@ -58,7 +59,6 @@ func TestMoreModelsThanMemory(t *testing.T) {
 			t.Fatalf("%s: %s", modelName(i), o.text)
 		}
 	}
-	before := s.Resident()<<10 - popular*size
 	alone := latencies(run.askFor(t, *demandFor/5, nil, func() int { return int(time.Now().UnixNano()/1000) % popular }), nil)
 
 	most := 0
@@ -203,23 +203,21 @@ func (p *population) write(t *testing.T) (source string) {
 	return source
 }
 
-// measure returns how much memory a model takes that serves, in the average of the second half of
-// those that are to fit: while the first are loaded, the server itself grows.
+// measure returns how much memory the server takes for each model that serves, if as many do as are
+// to fit. What it takes for itself meanwhile counts, too: it counts against the limit, which is for
+// what all of them take.
 func (p *population) measure(t *testing.T, source string) (bytes int) {
 	t.Helper()
 	s := startOnDemand(t, source, 8<<30)
 	defer s.Terminate()
+	before := s.Resident()
 	run := &demandRun{population: *p, client: s.Client()}
-	before, half := 0, *demandFit/2
 	for i := range *demandFit {
-		if i == half {
-			before = s.Resident()
-		}
 		if o := run.ask(t, i); o.text != "200" {
 			t.Fatalf("%s: %s", modelName(i), o.text)
 		}
 	}
-	return (s.Resident() - before) << 10 / (*demandFit - half)
+	return (s.Resident() - before) << 10 / *demandFit
 }
 
 // A demandRun sends requests, and keeps what became of them.
