@@ -77,6 +77,9 @@ type Catalog interface {
 	// Ready reports whether the server accepts requests: all its models are loaded and it is
 	// not shutting down.
 	Ready() bool
+	// Accepting reports whether the server has tried to load all its models, whatever became of
+	// them, and is not shutting down.
+	Accepting() bool
 	// ModelReady reports whether a version of a model accepts requests. Version "" means any.
 	// The protocol has authorized the caller; see [ModelReady].
 	ModelReady(model, version string) bool

@@ -60,12 +60,11 @@ type Live struct {
 
 // Live describes all versions except those that were unloaded.
 func (s *Server) Live() []Live {
-	entries, serving := s.states()
-	all := make([]Live, 0, len(entries))
-	for _, e := range entries {
-		e.Reason = infer.WithoutPaths(e.Name, e.Reason)
-		l := Live{IndexEntry: e}
-		if v := serving[e.Name].of(&e); v != nil {
+	states := s.states()
+	all := make([]Live, 0, len(states))
+	for _, st := range states {
+		l := Live{IndexEntry: st.IndexEntry}
+		if v := st.serves; v != nil {
 			f := figuresOf(v)
 			l.Figures, l.Instances = &f, v.Config.Instances
 			if f.Scaled {

@@ -19,35 +19,48 @@ import (
 
 // NodeModels describes all versions except those that were unloaded, for [node.Page].
 func (s *Server) NodeModels() []node.Model {
-	entries, serving := s.states()
-	all, totals := make([]node.Model, 0, len(entries)), make([]stats.Totals, len(entries)) // one allocation for thousands
-	for i, e := range entries {
-		m := node.Model{Name: e.Name, Version: e.Version, State: e.State, Reason: infer.WithoutPaths(e.Name, e.Reason)}
-		if v := serving[e.Name].of(&e); v != nil {
-			m.Stats = &totals[i]
-			describe(&m, v)
-			if s.demand != nil && len(serving[e.Name].versions) == 1 {
-				m.Bytes = cmp.Or(s.demand.Measured(e.Name), m.Bytes)
-			}
+	states := s.states()
+	all, totals := make([]node.Model, len(states)), make([]stats.Totals, len(states)) // one allocation for thousands
+	for i := range states {
+		st, m := &states[i], &all[i]
+		m.Name, m.Version, m.State, m.Reason = st.Name, st.Version, st.State, st.Reason
+		if st.serves == nil {
+			continue
 		}
-		all = append(all, m)
+		m.Stats = &totals[i]
+		describe(m, st.serves)
+		if s.demand != nil && st.only {
+			m.Bytes = cmp.Or(s.demand.Measured(st.Name), m.Bytes)
+		}
 	}
 	return all
 }
 
-// states returns the entries of the index that NodeModels describes, and what serves.
-func (s *Server) states() (all []catalog.IndexEntry, serving map[string]serving) {
+// A versionState is an entry of the index, without paths in its reason.
+type versionState struct {
+	catalog.IndexEntry
+	serves *servable.Version // nil if it does not serve
+	only   bool              // it is the only version of its model that serves
+}
+
+// states returns the states of all versions except those that were unloaded, ordered by name and
+// number.
+func (s *Server) states() (all []versionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	serving = *s.serving.Load()
+	serving := *s.serving.Load()
 	for _, name := range slices.Sorted(maps.Keys(s.models)) {
-		for _, e := range s.models[name].index(name, serving[name].versions, false) {
+		serves := serving[name]
+		for _, e := range s.models[name].index(name, serves.versions, false) {
 			if e.State != "" && (e.State != string(StateUnavailable) || e.Reason != ReasonUnloaded) {
-				all = append(all, e)
+				if e.Reason != "" {
+					e.Reason = infer.WithoutPaths(name, e.Reason)
+				}
+				all = append(all, versionState{e, serves.of(&e), len(serves.versions) == 1})
 			}
 		}
 	}
-	return all, serving
+	return all
 }
 
 // describe adds what is known of a version that serves.

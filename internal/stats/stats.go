@@ -7,6 +7,7 @@
 package stats
 
 import (
+	"iter"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -26,6 +27,7 @@ type Counters struct {
 	Objective time.Duration
 
 	requests [shards]shard
+	used     atomic.Uint32 // bit i is set before requests[i] first counts
 	restarts atomic.Uint64
 
 	latencies atomic.Pointer[latencies] // nil unless someone has asked for them
@@ -75,7 +77,22 @@ type requests struct {
 func (c *Counters) lockShard() *shard {
 	for i := rand.Uint32(); ; i++ {
 		if s := &c.requests[i%shards]; s.mu.TryLock() {
+			if bit := uint32(1) << (i % shards); c.used.Load()&bit == 0 {
+				c.used.Or(bit)
+			}
 			return s
+		}
+	}
+}
+
+// usedShards returns the shards that have counted requests. Pages of thousands of models, of which
+// many are idle, read no others.
+func (c *Counters) usedShards() iter.Seq[*shard] {
+	return func(yield func(*shard) bool) {
+		for used := c.used.Load(); used != 0; used &= used - 1 {
+			if !yield(&c.requests[bits.TrailingZeros32(used)]) {
+				return
+			}
 		}
 	}
 }
@@ -269,13 +286,14 @@ func (c *Counters) Totals() (t Totals) {
 	c.addRequests(&t)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t.QueueTimes, t.EngineTimes = c.queueTimes, c.engineTimes
+	if c.runs > 0 {
+		t.QueueTimes, t.EngineTimes = c.queueTimes, c.engineTimes
+	}
 	return t
 }
 
 func (c *Counters) addRequests(t *Totals) {
-	for i := range c.requests {
-		sh := &c.requests[i]
+	for sh := range c.usedShards() {
 		sh.mu.Lock()
 		t.Success += sh.success.Count
 		t.Rows += sh.rows
@@ -290,8 +308,8 @@ func (c *Counters) addRequests(t *Totals) {
 // completely or not at all. A run is counted before its requests.
 func (c *Counters) Snapshot() Snapshot {
 	s := Snapshot{Objective: c.Objective}
-	for i := range c.requests {
-		c.requests[i].addTo(&s)
+	for sh := range c.usedShards() {
+		sh.addTo(&s)
 	}
 	n := s.Success.Count
 	ran := n - s.CacheHits.Count

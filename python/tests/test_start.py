@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -49,6 +50,19 @@ class OnDemand(unittest.TestCase):
         processes = [ask("import os; " + code) for _ in range(16)]
         self.assertEqual([p.communicate()[0] for p in processes], ["True\n"] * 16)
         self.assertEqual(len(serving.servers(str(self.folder))), 1)
+
+    def test_a_broken_model_does_not_delay_the_others(self):
+        (self.folder / "models" / "broken").mkdir(parents=True)
+        (self.folder / "models" / "broken" / "config.pbtxt").write_text('backend: "no such backend"')
+        server = serving.Server(self.folder, "--exit-on-error=false")
+        self.addCleanup(server.stop)
+        began = time.monotonic()
+        for url in (server.url, "unix:" + server.socket):
+            shoal.load("echo", url=url).close()
+            for name in ("broken", "misspelt"):
+                with self.assertRaises(shoal.NotFoundError):
+                    shoal.load(name, url=url)
+        self.assertLess(time.monotonic() - began, 60)
 
     def test_a_file_is_configured_by_the_call(self):
         file = shutil.copy(pathlib.Path(__file__).parents[2] / "examples" / "image-classifier" / "digits.onnx", self.folder / "digits.onnx")

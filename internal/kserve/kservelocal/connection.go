@@ -188,7 +188,7 @@ func (c *connection) free(f *frame) error {
 
 // describe sends the description of a model.
 func (c *connection) describe(f *frame) {
-	loading := !c.server.catalog.Ready()
+	loading := !c.server.catalog.Accepting() // a model that cannot be loaded keeps it from being ready
 	name, version := string(f.rest), ""
 	if f.a > 0 && f.a < uint64(len(name)) {
 		name, version = name[:f.a], name[f.a:]

@@ -163,6 +163,9 @@ func (s *Server) Change(_ context.Context, _ access.Change, do func() error) err
 // Ready is part of [kserve.Catalog].
 func (s *Server) Ready() bool { return !s.NotReady.Load() }
 
+// Accepting is part of [kserve.Catalog].
+func (s *Server) Accepting() bool { return s.Ready() }
+
 // Stopping is part of [kserve.Stopper].
 func (s *Server) Stopping() <-chan struct{} { return s.Stop }
 

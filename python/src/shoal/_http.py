@@ -47,6 +47,8 @@ class HTTP:
         while True:
             try:
                 _, body = self._exchange("GET", self._path(model, version), None, {}, timeout)
+            except _errors.NotFoundError:
+                raise  # a server that still loads models is unavailable
             except _errors.Error:
                 ready = self._ready(timeout)
                 if ready or time.monotonic() > until:
