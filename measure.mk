@@ -231,7 +231,7 @@ lengths-minilm: build ## MiniLM with 64 clients of different lengths, padding al
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofPadding' ./test/proofs -strict
 
 .PHONY: hunt
-hunt: ## search 100,000 random runs for one in which the automatic policy does not recover; 30 min
+hunt: ## search 100,000 random runs for one in which the automatic policy does not recover; 12 min
 	go run ./test/hunt/cmd $(ARGS)
 
 .PHONY: sequences
