@@ -51,7 +51,7 @@ func (p *Policy) planCycle() {
 	bestLeast, bestRows, bestParallel, best := 0.0, 0.0, 0, 0.0
 	try := func(least, rows float64, parallel, parts int) {
 		if rows > 1.02*room || rows > float64(p.sizes.efficient+p.sizes.efficient/3)+0.5 && rows != peak {
-			return // larger batches gain nothing
+			return // they do not fit, as far as averages say that, or larger batches gain nothing
 		}
 		x := p.throughput(least, rows, parallel)
 		if rows > float64(p.sizes.efficient) {
