@@ -269,9 +269,8 @@ func (s *Sum) add(d time.Duration) {
 
 // Requests returns the number of answered requests. It is much cheaper than a snapshot.
 func (c *Counters) Requests() uint64 {
-	t := Totals{}
-	c.addRequests(&t)
-	return t.Success + t.Fail
+	success, fail, _ := c.answered()
+	return success + fail
 }
 
 // Totals are those counters of a Snapshot that a page of thousands of models has.
@@ -283,7 +282,7 @@ type Totals struct {
 
 // Totals returns the current values. It is much cheaper than a snapshot.
 func (c *Counters) Totals() (t Totals) {
-	c.addRequests(&t)
+	t.Success, t.Fail, t.Rows = c.answered()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.runs > 0 {
@@ -292,16 +291,18 @@ func (c *Counters) Totals() (t Totals) {
 	return t
 }
 
-func (c *Counters) addRequests(t *Totals) {
+// answered returns the number of requests that succeeded and failed, and the rows of the former.
+func (c *Counters) answered() (success, fail, rows uint64) {
 	for sh := range c.usedShards() {
 		sh.mu.Lock()
-		t.Success += sh.success.Count
-		t.Rows += sh.rows
-		for _, failed := range sh.failed {
-			t.Fail += failed
+		success += sh.success.Count
+		rows += sh.rows
+		for _, n := range sh.failed {
+			fail += n
 		}
 		sh.mu.Unlock()
 	}
+	return success, fail, rows
 }
 
 // Snapshot returns the current values. Each request and each run is included either
