@@ -99,12 +99,15 @@ func (w *worker) restart() bool {
 // retire takes the instance out of service for good. The worker exits when it has run its
 // batch.
 func (w *worker) retire() {
+	wasAlive := false
 	w.s.locked(nil, func(now batching.Time, out *batching.Actions) {
-		w.leaving = true
-		if !w.down {
-			w.s.addAlive(-1)
-		}
+		w.leaving, wasAlive = true, !w.down
 		// Also if it is down: requests do not wait for others because it is broken.
 		w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
 	})
+	if wasAlive {
+		// After the worker got its command to leave: a probe that waits for fewer instances
+		// now starts at once, and would run on this one if it had no command yet.
+		w.s.addAlive(-1)
+	}
 }
