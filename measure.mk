@@ -246,6 +246,10 @@ slots: ## a million random event sequences against the slots of models with sequ
 cell: ## a cell of 1,000 nodes and 10,000 models with four balancers and ten seeds; ARGS='-only "load 2.0"'
 	go test -count 1 -timeout 600m -v -run TestTable ./internal/simulate/cell -nodes 1000 -warm 10s -length 20s -seeds 1,2,3,4,5,101,102,103,104,105 -strict $(ARGS)
 
+.PHONY: cell-hour
+cell-hour: ## an hour of 50 simulated nodes and 500 models: a day curve, and reports that stop; 15 min
+	go test -count 1 -timeout 60m -v -run 'TestCopiesFollowADayCurve|TestWithoutReportsNothingMoves' ./internal/simulate/cell -hour
+
 .PHONY: cell-real
 cell-real: build ## three real nodes behind a real Envoy beside the simulated cell; 3 min, quiet
 	tools/get-envoy

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"flag"
 	"reflect"
 	"strings"
 	"testing"
@@ -150,41 +151,72 @@ func TestAModelWithoutCopiesIsLoadedOnDemand(t *testing.T) {
 	}
 }
 
-// TestCopiesFollowADayCurve runs an hour with slow models, so that few requests make many copies.
-func TestCopiesFollowADayCurve(t *testing.T) {
-	const minute = time.Minute
+// An hour of docs/lab/cell.md is `make measure WHAT=cell-hour`.
+var largeHour = flag.Bool("hour", false, "the tests that run for an hour have 50 nodes and 500 models")
+
+// hour returns a cell that runs for an hour. Its models are slow unless it is the large one, so
+// that few requests make many copies.
+func hour() Config {
 	cfg := Config{
 		Nodes: Nodes(12, 3, 0),
 		Models: Distribution{
 			Models: 4, Zipf: 1, Fixed: 200 * time.Millisecond, RowShare: 0.5, MaxRows: 4,
 			Objective: 2 * time.Second, LoadTime: 2 * time.Second, Rate: 15,
 		}.Draw(),
-		Proxies: 2, Network: time.Millisecond, ReportEvery: 20 * time.Second, WarmUp: minute, Duration: 60 * minute, Seed: 1,
-		Load: []Change{{0, 0.3}, {15 * minute, 1}, {30 * minute, 0.3}},
+		Proxies: 2, Network: time.Millisecond, ReportEvery: 20 * time.Second, Seed: 1,
 	}
+	if *largeHour {
+		cfg = standard(50, 500, 0.1, 1.5, ActiveSet, 1)
+	}
+	cfg.WarmUp, cfg.Duration = time.Minute, time.Hour
+	return cfg
+}
+
+func TestCopiesFollowADayCurve(t *testing.T) {
+	const minute = time.Minute
+	cfg := hour()
+	cfg.Load = []Change{{0, 0.3}, {15 * minute, 1}, {30 * minute, 0.3}}
 	r := mustRun(t, cfg)
 	active := func(at time.Duration) int { return r.Rounds[at/cfg.ReportEvery-1].Active }
 	low, high := active(14*minute), active(17*minute)
+	about := max(1, high/100) // rates vary by chance
 	if high <= low {
 		t.Fatalf("%d active copies before the rise, %d after it", low, high)
 	}
-	if got := active(15*minute + 3*cfg.ReportEvery); got < high-1 {
+	if got := active(15*minute + 3*cfg.ReportEvery); got < high-about {
 		t.Errorf("%d active copies three reports after the rise, want about %d", got, high)
 	}
-	if got := active(39 * minute); got != active(30*minute) {
+	if got := active(39 * minute); got < active(30*minute)-high/100 {
 		t.Errorf("%d active copies nine minutes after the fall, want still %d", got, active(30*minute))
 	}
-	if got := active(42 * minute); got > low+1 {
+	if got := active(42 * minute); got > low+about {
 		t.Errorf("%d active copies twelve minutes after the fall, want about %d", got, low)
 	}
 	if r.InObjective < 0.99 {
 		t.Errorf("%.2f %% in the objective", 100*r.InObjective)
 	}
-	cfg.Events = []Event{{Kind: ReportsStop, At: 10 * minute}}
-	cfg.Load = cfg.Load[:1]
-	if r := mustRun(t, cfg); r.Loads+r.Unloads > 0 || r.InObjective < 0.99 {
-		t.Errorf("without reports: %d loads, %d unloads, %.2f %% in the objective; want none, and as before", r.Loads, r.Unloads, 100*r.InObjective)
+	t.Logf("%d nodes, %d models, %d requests: %.3f %% in the objective; active copies %d before the rise, %d three reports after it, %d after two minutes, %d before and %d twelve minutes after the fall",
+		len(cfg.Nodes), len(cfg.Models), r.Sent, 100*r.InObjective, low, active(15*minute+3*cfg.ReportEvery), high, active(30*minute), active(42*minute))
+}
+
+func TestWithoutReportsNothingMoves(t *testing.T) {
+	cfg := hour()
+	cfg.Load = []Change{{0, 0.6}}
+	with := mustRun(t, cfg)
+	stop := Event{Kind: ReportsStop, At: 10 * time.Minute}
+	cfg.Events = []Event{stop}
+	r := mustRun(t, cfg)
+	moves, frozen := 0, 0
+	for _, round := range r.Rounds {
+		if round.At > stop.At {
+			moves += round.Loads + round.Unload
+			frozen += min(1, len(round.Frozen))
+		}
 	}
+	if moves > 0 || frozen == 0 || r.InObjective < with.InObjective-0.001 {
+		t.Errorf("without reports: %d moves, %d frozen rounds, %.3f %% in the objective; want no move, frozen rounds, and %.3f %%", moves, frozen, 100*r.InObjective, 100*with.InObjective)
+	}
+	t.Logf("%d requests: %.3f %% in the objective with reports and %d loads, %.3f %% without reports, no move in %d rounds", r.Sent, 100*with.InObjective, with.Loads, 100*r.InObjective, frozen)
 }
 
 // TestTheCellRunsTheCore breaks one rule of batching at a time, and sees it in the cell's figures.
