@@ -17,7 +17,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -461,23 +461,37 @@ func newBudget(bytes, memory int64) *budget.Budget {
 		debug.SetMemoryLimit(bytes + max(bytes/4, reservedMemory))
 	}
 	all := budget.New(bytes)
-	all.Refused = releaseGarbage(time.Now)
+	// When memory is scarce, the buffers of requests that have ended would count twice: pools keep
+	// them for others, which may be too large for them.
+	all.Refused = atMostEverySecond(freeMemory)
 	return all
 }
 
-// releaseGarbage returns a function that gives free memory back to the system, at most once a
-// second. It is called when memory is scarce: buffers of requests that have ended are kept
-// for others, and would count twice with those that are too large for them.
-func releaseGarbage(now func() time.Time) func() {
-	var last atomic.Int64 // Unix time in seconds
+// freeMemory gives free memory back to the system, also that of pools.
+func freeMemory() {
+	runtime.GC() // pools keep what they have for one collection
+	debug.FreeOSMemory()
+}
+
+// atMostEverySecond returns a function that has f called in another goroutine after it was
+// called itself: at once, or a second after the last time.
+func atMostEverySecond(f func()) func() {
+	var mu sync.Mutex // guards the following
+	var last time.Time
+	due := false
 	return func() {
-		at, before := now().Unix(), last.Load()
-		if at > before && last.CompareAndSwap(before, at) {
-			go func() {
-				runtime.GC() // pools keep what they have for one collection
-				debug.FreeOSMemory()
-			}()
+		mu.Lock()
+		defer mu.Unlock()
+		if due {
+			return
 		}
+		due = true
+		time.AfterFunc(time.Until(last.Add(time.Second)), func() {
+			mu.Lock()
+			due, last = false, time.Now() // before f, which may miss what comes after this
+			mu.Unlock()
+			f()
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -331,4 +332,28 @@ func TestAServerHasRoomForGarbage(t *testing.T) {
 	if during := held(); during < before+(15<<20) {
 		t.Errorf("%d bytes are held, and %d before", during, before)
 	}
+}
+
+// TestMemoryIsFreedAfterTheLastRefusal: what the last requests of a burst leave is freed too, and
+// a burst does not keep the collector busy.
+func TestMemoryIsFreedAfterTheLastRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		freed := make(chan time.Duration, 10)
+		refused := atMostEverySecond(func() { freed <- time.Since(began) })
+		for range 15 { // until 1.4 s
+			refused()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		refused()
+		time.Sleep(10 * time.Second)
+		var got []time.Duration
+		for len(freed) > 0 {
+			got = append(got, <-freed)
+		}
+		if want := []time.Duration{0, time.Second, 2 * time.Second, 11500 * time.Millisecond}; !slices.Equal(got, want) {
+			t.Errorf("freed after %v, want %v", got, want)
+		}
+	})
 }

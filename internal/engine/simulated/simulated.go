@@ -295,6 +295,10 @@ func (i *instance) variableSize(in *tensor.Tensor) int64 {
 	return 1
 }
 
+// maxCopy is how much is copied at once. Go cannot interrupt a copy, not even to collect garbage,
+// for which all other goroutines would wait.
+const maxCopy = 1 << 20
+
 // repeatRows fills each row of dst with repetitions of the same row of src.
 func repeatRows(dst, src []byte, rows int) {
 	for row := range rows {
@@ -304,8 +308,12 @@ func repeatRows(dst, src []byte, rows int) {
 			clear(to)
 			continue
 		}
-		for n := copy(to, from); n < len(to); {
-			n += copy(to[n:], to[:n])
+		for n := 0; n < len(to); {
+			next := from[min(n, len(from)):]
+			if len(next) == 0 {
+				next = to[n%len(from) : n] // twice as much each time
+			}
+			n += copy(to[n:min(n+maxCopy, len(to))], next)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,8 +23,9 @@ import (
 // ratio. It must run before the first server is created.
 var registerCompressors = sync.OnceFunc(func() {
 	limits := kserve.Limits{}.WithDefaults() // grpc has one compressor for all servers
+	slots := make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 	for _, c := range []encoding.Compressor{encoding.GetCompressor(gzip.Name), &deflate{}} {
-		encoding.RegisterCompressor(&ratioLimited{c, &limits})
+		encoding.RegisterCompressor(&ratioLimited{c, &limits, slots})
 	}
 })
 
@@ -33,9 +35,69 @@ var decompressions atomic.Pointer[budget.Budget]
 
 // ratioLimited is a compressor that does not decompress a message whose ratio exceeds the
 // limit, or which does not fit the budget.
+//
+// Large messages are compressed and decompressed one after another, on half of the cores: more
+// at once would take each other's memory until all are refused, and the cores from small
+// requests. They do not wait for long, because grpc has them whole.
 type ratioLimited struct {
 	encoding.Compressor
 	limits *kserve.Limits
+	slots  chan struct{} // has an element for each large message in progress
+}
+
+// largeMessage is the size up to which a message needs no slot.
+const largeMessage = 1 << 20
+
+// A slot is that of one message, which takes it when it is large.
+type slot struct {
+	slots chan struct{} // of ratioLimited
+	taken bool
+}
+
+func (s *slot) take() {
+	if !s.taken {
+		s.slots <- struct{}{}
+		s.taken = true
+	}
+}
+
+func (s *slot) free() {
+	if s.taken {
+		<-s.slots
+		s.taken = false
+	}
+}
+
+// Compress implements [encoding.Compressor].
+func (c *ratioLimited) Compress(to io.Writer) (io.WriteCloser, error) {
+	w, err := c.Compressor.Compress(to)
+	if err != nil {
+		return nil, err
+	}
+	return &slotWriter{WriteCloser: w, slot: slot{slots: c.slots}}, nil
+}
+
+// A slotWriter compresses one message.
+type slotWriter struct {
+	io.WriteCloser
+	slot slot
+	n    int
+}
+
+func (w *slotWriter) Write(p []byte) (int, error) {
+	if w.n += len(p); w.n > largeMessage {
+		w.slot.take()
+	}
+	n, err := w.WriteCloser.Write(p)
+	if err != nil {
+		w.slot.free() // grpc does not close it then
+	}
+	return n, err
+}
+
+func (w *slotWriter) Close() error {
+	defer w.slot.free()
+	return w.WriteCloser.Close()
 }
 
 // Decompress implements [encoding.Compressor].
@@ -49,7 +111,7 @@ func (c *ratioLimited) Decompress(from io.Reader) (io.Reader, error) {
 		return nil, err
 	}
 	charge := decompressions.Load().Open("decompression")
-	reader := &ratioReader{Reader: r, limits: c.limits, sent: sent, charge: charge}
+	reader := &ratioReader{Reader: r, limits: c.limits, slot: slot{slots: c.slots}, sent: sent, charge: charge}
 	if sent < math.MaxInt64 && !reader.charge.Grow(sent) {
 		reader.rest = overBudget[:]
 	}
@@ -61,6 +123,7 @@ func (c *ratioLimited) Decompress(from io.Reader) (io.Reader, error) {
 type ratioReader struct {
 	io.Reader
 	limits  *kserve.Limits
+	slot    slot
 	n, sent int64
 	charge  budget.Charge
 	charged int64  // of n
@@ -98,6 +161,7 @@ const decompressionStep = 256 << 10
 // Close implements [io.Closer].
 func (r *ratioReader) Close() error {
 	r.charge.Close()
+	r.slot.free()
 	if c, ok := r.Reader.(io.Closer); ok {
 		return c.Close() // that of grpc returns to its pool there
 	}
@@ -105,6 +169,9 @@ func (r *ratioReader) Close() error {
 }
 
 func (r *ratioReader) Read(p []byte) (int, error) {
+	if r.n > largeMessage {
+		r.slot.take()
+	}
 	if r.rest == nil && r.n+int64(len(p)) > r.charged {
 		if r.charge.Grow(decompressionStep) {
 			r.charged += decompressionStep
