@@ -166,7 +166,7 @@ func hour() Config {
 		Proxies: 2, Network: time.Millisecond, ReportEvery: 20 * time.Second, Seed: 1,
 	}
 	if *largeHour {
-		cfg = standard(50, 500, 0.1, 1.5, ActiveSet, 1)
+		cfg = standard(50, 500, 0.5, 0.9, ActiveSet, 1) // small batches, and so more copies
 	}
 	cfg.WarmUp, cfg.Duration = time.Minute, time.Hour
 	return cfg

@@ -166,10 +166,10 @@ func countCopies(plan *placement.Plan) (active, copies int) {
 	return active, copies
 }
 
-// result returns the figures.
+// result returns the figures. They are a copy: a pointer into the cell would keep all of it in memory.
 func (c *cell) result() *Result {
 	f := &c.figures
-	r := &f.result
+	r := new(f.result)
 	if r.Sent > 0 {
 		r.InObjective /= float64(r.Sent)
 		r.Refused /= float64(r.Sent)
