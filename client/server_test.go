@@ -66,17 +66,59 @@ func connectTCP(t testing.TB, s *kservetest.Server) map[string]*client.Client {
 	return clientsOf(t, "http://"+listeners[0].Addr().String(), listeners[1].Addr().String(), client.Options{}, client.Options{})
 }
 
+// A pipeListener accepts connections in memory. Those of bufconn can time out after their deadline
+// was taken back, which a server does between two requests over HTTP.
+type pipeListener struct {
+	accepted chan net.Conn
+	closed   context.Context //nolint:containedctx // ends when the listener is closed
+	close    context.CancelFunc
+}
+
+func newPipeListener() *pipeListener {
+	l := &pipeListener{accepted: make(chan net.Conn)}
+	l.closed, l.close = context.WithCancel(context.Background())
+	return l
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.accepted:
+		return c, nil
+	case <-l.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) DialContext(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.accepted <- far:
+		return near, nil
+	case <-l.closed.Done():
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.close()
+	return nil
+}
+
+func (*pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
 // connect returns a client of each kind of a backend, over connections in memory.
 func connect(t testing.TB, s *kservetest.Server, opts client.Options) map[string]*client.Client {
 	t.Helper()
-	overHTTP, overGRPC := bufconn.Listen(1<<20), bufconn.Listen(1<<20)
+	overHTTP, overGRPC := newPipeListener(), bufconn.Listen(1<<20)
 	listen(t, s, overHTTP, overGRPC)
-	dial := func(l *bufconn.Listener) client.Options {
+	dial := func(to func(context.Context) (net.Conn, error)) client.Options {
 		opts := opts
-		opts.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }
+		opts.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return to(ctx) }
 		return opts
 	}
-	return clientsOf(t, "http://127.0.0.1:1", "127.0.0.1:1", dial(overHTTP), dial(overGRPC))
+	return clientsOf(t, "http://127.0.0.1:1", "127.0.0.1:1", dial(overHTTP.DialContext), dial(overGRPC.DialContext))
 }
 
 // clientsOf returns a client of each kind, which are closed at the end of the test.
