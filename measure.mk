@@ -247,7 +247,7 @@ cell: ## a cell of 1,000 nodes and 10,000 models with four balancers and ten see
 	go test -count 1 -timeout 600m -v -run TestTable ./internal/simulate/cell -nodes 1000 -warm 10s -length 20s -seeds 1,2,3,4,5,101,102,103,104,105 -strict $(ARGS)
 
 .PHONY: cell-hour
-cell-hour: ## an hour of 50 simulated nodes and 500 models: a day curve, and reports that stop; 15 min
+cell-hour: ## an hour of 50 simulated nodes and 500 models: a day curve, and reports that stop; 6 min
 	go test -count 1 -timeout 60m -v -run 'TestCopiesFollowADayCurve|TestWithoutReportsNothingMoves' ./internal/simulate/cell -hour
 
 .PHONY: cell-real

@@ -201,30 +201,32 @@ func (p *population) write(t *testing.T) (source string) {
 
 // measure returns how much memory the server takes for each model that serves, if as many do as are
 // to fit. What it takes for itself meanwhile counts, too: it counts against the limit, which is for
-// what all of them take. own is that by itself, at its peak: code, the heap of Go, and second copies
-// of models while two of them are loaded.
+// what all of them take. own is that by itself, at its peak while further models are loaded two at a
+// time: code, the heap of Go, and second copies of models.
 func (p *population) measure(t *testing.T, source string) (size, own int) {
 	t.Helper()
 	s := startOnDemand(t, source, 8<<30)
 	defer s.Terminate()
 	before := s.Resident() << 10
 	run := &demandRun{population: *p, client: s.Client()}
-	w := watch(s)
-	for i := 0; i < *demandFit; i += 2 {
-		var pair sync.WaitGroup
-		for model := i; model < min(i+2, *demandFit); model++ {
-			pair.Go(func() {
-				if o := run.ask(t, model); o.text != "200" {
-					t.Errorf("%s: %s", modelName(model), o.text)
-				}
-			})
+	load := func(model int) {
+		if o := run.ask(t, model); o.text != "200" {
+			t.Errorf("%s: %s", modelName(model), o.text)
 		}
+	}
+	for i := range *demandFit {
+		load(i)
+	}
+	size = (s.Resident()<<10 - before) / *demandFit
+	w := watch(s)
+	for i := *demandFit; i < *demandFit+8; i += 2 {
+		var pair sync.WaitGroup
+		pair.Go(func() { load(i) })
+		pair.Go(func() { load(i + 1) })
 		pair.Wait()
 	}
-	after := s.Resident() << 10
 	peak, _ := w.end()
-	held := int(figure(t, s, `shoal_demand_memory_bytes\{kind="held"\}`))
-	return (after - before) / *demandFit, max(peak, after) - before - held
+	return size, peak - before - int(figure(t, s, `shoal_demand_memory_bytes\{kind="held"\}`))
 }
 
 // A demandRun sends requests, and keeps what became of them.
