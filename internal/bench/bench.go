@@ -222,6 +222,7 @@ func (m *measurement) observe(ctx context.Context) error {
 			return err
 		}
 		now := time.Now()
+		tick.Reset(m.interval()) // the window after one that ended late is as long as others
 		stable := true
 		for _, d := range m.drivers {
 			w := d.cut(now)

@@ -303,6 +303,33 @@ func TestWindowsMayEndWithTheirAnswers(t *testing.T) {
 	})
 }
 
+// A window that ends late takes no time from the next one, which would have few answers.
+func TestNoWindowIsShorterThanTheInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Bench{Interval: interval, Rule: Rule{Percent: 5}, Targets: []Target{{Caller: &late{fake: fake{began: time.Now(), answer: always(time.Millisecond)}}, Rows: []int{1}}}}
+		levels, err := runTargets(t.Context(), b, Load{Concurrency: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took, want := levels[0].Client.Took, 3*interval+interval*4/5; took != want {
+			t.Errorf("three windows took %v, want %v: the second waited for statistics", took, want)
+		}
+	})
+}
+
+// late is a fake whose second statistics take almost two windows.
+type late struct {
+	fake
+	asked int
+}
+
+func (l *late) Statistics(ctx context.Context) (Statistics, error) {
+	if l.asked++; l.asked == 2 {
+		time.Sleep(interval * 9 / 5)
+	}
+	return l.fake.Statistics(ctx)
+}
+
 func TestSeveralModelsHaveALoadAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quick, slow := &fake{began: time.Now(), answer: always(10 * time.Millisecond)}, &fake{began: time.Now(), answer: always(50 * time.Millisecond)}
