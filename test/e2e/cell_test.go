@@ -356,6 +356,63 @@ func TestClientsOfACellDoNotNoticeSIGTERM(t *testing.T) {
 	t.Logf("figures: SIGTERM of a node: %d requests, %d failed; Envoy retried %d", load.requests.Load(), load.failures.Load(), c.stat("upstream_rq_retry"))
 }
 
+// The active copies of a model are full. What they refuse is answered by the spare copy, and
+// only what is refused there too is refused to a client.
+func TestRefusedRequestsOfACellAreAnsweredBySpareCopies(t *testing.T) {
+	const clients = 12
+	full := servertest.Config(300*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+	c := newCellOf(t, servertest.Repository(t, map[string]string{"m0": full}), "models:\n  m0: {copies: 2}\n", 3)
+	_, api, xds := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.startEnvoy(xds)
+	servertest.Eventually(t, "two copies are active, and one is spare", func() bool {
+		d := c.status(api).Models
+		return len(d) == 1 && len(d[0].Active) == 2 && len(d[0].Spare) == 1
+	})
+	spare := c.nodes[slices.IndexFunc(c.status(api).Nodes, func(n cell.NodeDescription) bool { return n.Name == c.status(api).Models[0].Spare[0] })]
+	direct, err := client.NewHTTP(spare.HTTP, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = direct.Close() }()
+	answered := func() uint64 {
+		t.Helper()
+		all, err := direct.Statistics(t.Context(), "m0", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[0].Success.Count
+	}
+	for name, connect := range map[string]func(string, client.Options) (*client.Client, error){"HTTP": client.NewHTTP, "gRPC": client.NewGRPC} {
+		asker := c.connect(connect)
+		servertest.Eventually(t, "Envoy answers", func() bool { return servertest.Ask(t.Context(), asker, "m0", 1) == nil })
+		before := answered()
+		for range 3 {
+			if err := servertest.Ask(t.Context(), asker, "m0", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := answered() - before; n != 0 {
+			t.Errorf("%s: %d requests were answered by the spare copy while the active ones were idle", name, n)
+		}
+		before = answered()
+		var succeeded atomic.Int64
+		var running sync.WaitGroup
+		for range clients {
+			running.Go(func() {
+				if err := servertest.Ask(t.Context(), asker, "m0", 1); err == nil {
+					succeeded.Add(1)
+				}
+			})
+		}
+		running.Wait()
+		bySpare := answered() - before
+		t.Logf("figures: %d requests at once over %s: %d answered, %d of them by the spare copy", clients, name, succeeded.Load(), bySpare)
+		if bySpare == 0 {
+			t.Errorf("%s: %d requests were answered, none of them by the spare copy", name, succeeded.Load())
+		}
+	}
+}
+
 // Requests of a model are split between its versions, and a change of the file is a rollback.
 func TestACellSplitsTrafficBetweenVersions(t *testing.T) {
 	c := newCell(t, 2, 1)

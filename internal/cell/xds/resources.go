@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"errors"
 	"maps"
 	"net"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previous_hostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	previous_prioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -39,8 +41,7 @@ const (
 )
 
 const (
-	// A node that dies takes all its requests in flight with it. So that the budget lets all of
-	// them try another node, some retries at a time are always allowed.
+	// A node that dies takes its requests in flight with it: some retries are always allowed.
 	retryShare       = 10 // percent of active requests
 	retryConcurrency = 64
 	// Least request prefers a dead node, which has no requests in flight: of two nodes it is
@@ -69,15 +70,12 @@ func cluster(name string, http2 bool, files TLS) (*clusterv3.Cluster, error) {
 	if http2 {
 		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}}
 	}
-	protocol, err := anypb.New(&httpv3.HttpProtocolOptions{
+	protocol, invalid := anypb.New(&httpv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(idleFor)},
 		UpstreamProtocolOptions:   &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: options},
 	})
-	if err != nil {
-		return nil, err
-	}
 	encrypted, err := files.socket()
-	if err != nil {
+	if err := errors.Join(invalid, err); err != nil {
 		return nil, err
 	}
 	many := wrapperspb.UInt32(1 << 30) // nodes limit themselves, with 429
@@ -130,8 +128,7 @@ func (f TLS) socket() (*corev3.TransportSocket, error) {
 	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
 }
 
-// endpoints returns the nodes of a cluster: active ones first, and spare ones with a lower
-// priority.
+// endpoints returns the nodes of a cluster: active ones, and spare ones of a lower priority.
 func endpoints(name string, route *cell.Route, address func(cell.Node) string) *endpointv3.ClusterLoadAssignment {
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}
 	for _, nodes := range [][]cell.Node{route.Active, route.Spare} {
@@ -184,17 +181,17 @@ func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteCon
 		refuse(under(prefix))
 	}
 	refuse(&routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: escaped}}})
-	once, err := retries()
+	again, err := retries()
 	if err != nil {
 		return nil, err
 	}
 	add := func(prefix string, timeout time.Duration) {
-		host.Routes = append(host.Routes, &routev3.Route{Match: under(prefix), Action: &routev3.Route_Route{Route: found(timeout, once)}})
+		host.Routes = append(host.Routes, &routev3.Route{Match: under(prefix), Action: &routev3.Route_Route{Route: found(timeout, again)}})
 	}
 	add(streamInfer, 0)
 	for _, model := range slices.Sorted(maps.Keys(own)) {
 		for _, prefix := range []string{httpPrefix, grpcPrefix} {
-			host.Routes = append(host.Routes, ownRoute(own[model], prefix+model, timeout, once))
+			host.Routes = append(host.Routes, ownRoute(own[model], prefix+model, timeout, again))
 		}
 	}
 	add("/", timeout)
@@ -202,16 +199,16 @@ func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteCon
 }
 
 // found sends requests to the cluster that the Lua filter found.
-func found(timeout time.Duration, once *routev3.RetryPolicy) *routev3.RouteAction {
+func found(timeout time.Duration, again *routev3.RetryPolicy) *routev3.RouteAction {
 	to := &routev3.RouteAction_ClusterHeader{ClusterHeader: ClusterHeader}
-	return &routev3.RouteAction{ClusterSpecifier: to, ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND, Timeout: durationpb.New(timeout), RetryPolicy: once}
+	return &routev3.RouteAction{ClusterSpecifier: to, ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND, Timeout: durationpb.New(timeout), RetryPolicy: again}
 }
 
 // ownRoute returns the route of a cluster. With a split, all requests go to the same nodes, with
 // the version in a header. With a hedge, a node that does not answer in that time counts as
 // one that failed, and its request continues while another node gets it, too.
-func ownRoute(r cell.Route, cluster string, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
-	action := found(timeout, once)
+func ownRoute(r cell.Route, cluster string, timeout time.Duration, again *routev3.RetryPolicy) *routev3.Route {
+	action := found(timeout, again)
 	action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: cluster}
 	if len(r.Split) > 0 {
 		versions := &routev3.WeightedCluster{} // the cluster as often as it has versions
@@ -230,7 +227,7 @@ func ownRoute(r cell.Route, cluster string, timeout time.Duration, once *routev3
 		}}
 	}
 	if r.Hedge > 0 {
-		action.RetryPolicy = proto.CloneOf(once)
+		action.RetryPolicy = proto.CloneOf(again)
 		action.RetryPolicy.PerTryTimeout = durationpb.New(r.Hedge)
 		action.HedgePolicy = &routev3.HedgePolicy{HedgeOnPerTryTimeout: true}
 	}
@@ -251,18 +248,21 @@ func versioned(version string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: versionHeader, Value: version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
 }
 
-// retries returns the rule for retries: once, on another node.
+// retries returns the rule for retries: on a spare copy, and then on an active one that was not
+// tried. With a zone a third of the nodes can vanish, and one retry of three finds another of them.
 func retries() (*routev3.RetryPolicy, error) {
-	elsewhere, err := anypb.New(proto.Message(&previous_hostsv3.PreviousHostsPredicate{}))
-	if err != nil {
+	elsewhere, hosts := anypb.New(&previous_hostsv3.PreviousHostsPredicate{})
+	spare, priorities := anypb.New(&previous_prioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 1})
+	if err := errors.Join(hosts, priorities); err != nil {
 		return nil, err
 	}
 	return &routev3.RetryPolicy{
 		RetryOn:                       "connect-failure,refused-stream,reset,retriable-status-codes,resource-exhausted,unavailable",
 		RetriableStatusCodes:          []uint32{429, 503},
-		NumRetries:                    wrapperspb.UInt32(1),
+		NumRetries:                    wrapperspb.UInt32(2),
 		RetryHostPredicate:            []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: elsewhere}}},
 		HostSelectionRetryMaxAttempts: maxChoices,
+		RetryPriority:                 &routev3.RetryPolicy_RetryPriority{Name: "envoy.retry_priorities.previous_priorities", ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: spare}},
 		RetryBackOff:                  &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(5 * time.Millisecond), MaxInterval: durationpb.New(50 * time.Millisecond)},
 	}, nil
 }

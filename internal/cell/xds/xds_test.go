@@ -210,7 +210,7 @@ func TestRoutesRefuseControlRequests(t *testing.T) {
 		}
 	}
 	last := all[len(all)-1].GetRoute()
-	if last.GetClusterHeader() != ClusterHeader || last.GetRetryPolicy().GetNumRetries().GetValue() != 1 {
+	if last.GetClusterHeader() != ClusterHeader || last.GetRetryPolicy().GetNumRetries().GetValue() != 2 {
 		t.Errorf("%v", last)
 	}
 }

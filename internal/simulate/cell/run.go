@@ -12,11 +12,11 @@ import (
 
 const never = batching.Never
 
-// Limits of retries, as in Envoy's retry budget: of each proxy and model.
+// Limits of retries, of each proxy and model, as a cell sets them in Envoy (internal/cell/xds).
 const (
-	maxRetries  = 1
-	retryShare  = 0.2 // of the requests in flight
-	minInFlight = 3   // retries that are allowed in any case
+	maxRetries  = 2
+	retryShare  = 0.1 // of the requests in flight
+	minInFlight = 64  // retries that are allowed in any case
 )
 
 // An outcome is what a proxy gets from a node.
