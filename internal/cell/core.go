@@ -423,12 +423,11 @@ func (c *Core) keepHeld() {
 	}
 }
 
-// moved takes note of the models that have other places than in the previous plan, and reports
-// whether anything has.
+// moved notes the models that have other places than before, and reports whether anything has.
 func (c *Core) moved(previous *placement.Plan) bool {
-	moved := previous == nil || previous.Frozen != c.plan.Frozen || !slices.Equal(previous.Nodes, c.plan.Nodes)
+	same := func(x, y placement.Placement) bool { return x.Model == y.Model }
+	moved := previous == nil || previous.Frozen != c.plan.Frozen || !slices.Equal(previous.Nodes, c.plan.Nodes) || !slices.EqualFunc(previous.Models, c.plan.Models, same)
 	c.routeAll = c.routeAll || moved
-	moved = moved || len(previous.Models) != len(c.plan.Models)
 	for i := range c.plan.Models {
 		p := &c.plan.Models[i]
 		if old := previous.Find(p.Model); old == nil || old.Home != p.Home || old.Active != p.Active || !slices.Equal(old.Copies, p.Copies) {

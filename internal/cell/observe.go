@@ -67,13 +67,14 @@ func (c *Core) placed(all bool, only map[string]struct{}) (nodes []placement.Nod
 			if _, concerned := only[model.Name]; only != nil && !concerned || !present(model.State) {
 				continue
 			}
-			if last := len(n.Copies) - 1; last >= 0 && n.Copies[last].Model == model.Name {
-				n.Copies[last].Bytes += model.Bytes
-				n.Copies[last].Rate += model.Rate
-				n.Copies[last].Ready = n.Copies[last].Ready || model.State == ready
-				continue
+			if last := len(n.Copies) - 1; last < 0 || n.Copies[last].Model != model.Name {
+				n.Copies = append(n.Copies, placement.Loaded{Model: model.Name})
 			}
-			n.Copies = append(n.Copies, placement.Loaded{Model: model.Name, Bytes: model.Bytes, Rate: model.Rate, Ready: model.State == ready})
+			held := &n.Copies[len(n.Copies)-1]
+			held.Bytes, held.Rate, held.Ready = held.Bytes+model.Bytes, held.Rate+model.Rate, held.Ready || model.State == ready
+			if model.State == loading { // the page does not have its size yet
+				held.Bytes = max(held.Bytes, c.learned[model.Name].Bytes)
+			}
 		}
 		c.expect(m, &n)
 		nodes = append(nodes, n)

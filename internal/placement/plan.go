@@ -219,12 +219,11 @@ func (b *builder) keep() {
 	}
 }
 
-// dropUnfit drops the copies of one class that do not fit any more, because their node has
-// less memory than before, and accounts for the others.
+// dropUnfit drops the copies of one class that do not fit any more, and accounts for the others.
 func (b *builder) dropUnfit(m int, of class) {
 	kept := make([]place, 0, len(b.places[m]))
-	for i, p := range b.places[m] {
-		if b.classAt(m, i) == of {
+	for _, p := range b.places[m] {
+		if b.classOf(m, len(kept), p.active) == of { // the first that is kept has the first class
 			if b.states[p.node].used+b.models[m].Bytes > b.nodes[p.node].Bytes {
 				continue
 			}

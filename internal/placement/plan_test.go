@@ -393,6 +393,32 @@ func TestASpareThatGetsFewRequestsStaysASpare(t *testing.T) {
 	}
 }
 
+// The first of two active copies does not fit any more: the other one is still counted at its
+// node, and the model gets a copy elsewhere.
+func TestACopyThatDoesNotFitAnyMoreIsReplaced(t *testing.T) {
+	for shrinks := range 2 {
+		all := nodes(3, 100)
+		for i := range all {
+			all[i].Zone = "a"
+		}
+		m := model("m", 10)
+		m.Bytes = 10
+		plan := Config{}.Plan(nil, all, []Model{m}, 0)
+		before := plan.Models[0].Copies
+		if len(before) != 2 {
+			t.Fatalf("%s", text(&plan.Models[0]))
+		}
+		*find(all, before[shrinks].Node, func(n *Node) string { return n.Name }) = Node{Name: before[shrinks].Node, Zone: "a", Bytes: 5}
+		next := Config{}.Plan(plan, hold(all, plan), []Model{m}, time.Second)
+		at := func(node string) bool {
+			return find(next.Models[0].Copies, node, func(c *Copy) string { return c.Node }) != nil
+		}
+		if len(next.Models[0].Copies) != 2 || at(before[shrinks].Node) || !at(before[1-shrinks].Node) {
+			t.Errorf("%s without room at %s", text(&next.Models[0]), before[shrinks].Node)
+		}
+	}
+}
+
 func TestADrainingNodeGetsNoCopies(t *testing.T) {
 	all, models := nodes(9, 100), []Model{model("m", 10), model("n", 5000)}
 	first := Config{}.Plan(nil, all, models, 0)

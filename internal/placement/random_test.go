@@ -109,7 +109,13 @@ func (w *randomWorld) change() {
 			w.models[i].Rate = randomRate(w.chance)
 			w.models[i].Asked = w.models[i].Asked || w.models[i].Rate > 0
 		}
+		if w.chance.IntN(12) == 0 {
+			w.models[i].Bytes = 1 + w.chance.Int64N(30) // it was measured, or has another version
+		}
 		w.models[i].Reported = w.now
+	}
+	if w.chance.IntN(4) == 0 {
+		w.all[w.chance.IntN(len(w.all))].Bytes = 20 + w.chance.Int64N(100)
 	}
 	switch w.chance.IntN(8) {
 	case 0:

@@ -95,14 +95,16 @@ func TestAnAddressIsOneNodeInWhateverOrderTheyCome(t *testing.T) {
 
 func TestMistakesInTheFileAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"models: {m: {}}":                                       "nodes: found none",
-		"nodes: [{http: nowhere}]":                              `nodes[0]: http: found "nowhere", expected host:port`,
-		"nodes: [{dns: x, http: y}]":                            "expected a port",
-		"nodes: [{http: 'a:1', speed: 3}]":                      "field speed not found",
-		"nodes: [{http: 'a:1'}]\nmodels: {m/n: {}}":             `"m/n" is not a name`,
-		"nodes: [{http: 'a:1'}]\nmodels: {m: {copies: -1}}":     "must not be negative",
-		"nodes: [{http: 'a:1'}]\nmodels: {m: {split: {1: 90}}}": "models.m.split: the percentages add up to 90",
-		"nodes: [{http: 'a:1'}, {http: 'a:1'}]":                 `two are called "a:1"`,
+		"models: {m: {}}":                                              "nodes: found none",
+		"nodes: [{http: nowhere}]":                                     `nodes[0]: http: found "nowhere", expected an IP address and a port`,
+		"nodes: [{http: 'node-1:8000'}]":                               "expected an IP address and a port",
+		"nodes: [{http: '10.0.0.1:http'}]":                             "expected an IP address and a port",
+		"nodes: [{dns: x, http: y}]":                                   "expected a port",
+		"nodes: [{http: '10.0.0.1:1', speed: 3}]":                      "field speed not found",
+		"nodes: [{http: '10.0.0.1:1'}]\nmodels: {m/n: {}}":             `"m/n" is not a name`,
+		"nodes: [{http: '10.0.0.1:1'}]\nmodels: {m: {copies: -1}}":     "must not be negative",
+		"nodes: [{http: '10.0.0.1:1'}]\nmodels: {m: {split: {1: 90}}}": "models.m.split: the percentages add up to 90",
+		"nodes: [{http: '10.0.0.1:1'}, {http: '10.0.0.1:1'}]":          `two are called "10.0.0.1:1"`,
 	} {
 		if _, err := wanted(t.Context(), strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", text, err, want)

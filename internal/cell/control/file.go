@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -133,7 +134,7 @@ func (m *fileModel) shares() (all []cell.Share) {
 }
 
 func (n *fileNode) check() error {
-	check, expected := func(s string) error { _, _, err := net.SplitHostPort(s); return err }, "expected host:port"
+	check, expected := func(s string) error { _, err := netip.ParseAddrPort(s); return err }, "expected an IP address and a port, such as 10.0.0.1:8000; dns finds nodes by a name"
 	if n.DNS != "" {
 		check, expected = func(s string) error { _, err := strconv.ParseUint(s, 10, 16); return err }, "expected a port beside dns, such as 8000"
 	}

@@ -76,7 +76,7 @@ type cell struct {
 	anyDown   bool
 	kills     bool
 
-	asked   []uint32 // first tries that reached nodes since the last report, by model
+	asked   []uint32 // rows of first tries that reached nodes since the last report, by model
 	control control
 	agenda  []agendum // by time
 	figures figures
