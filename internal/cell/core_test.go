@@ -70,9 +70,15 @@ func (w *world) checkRoutes() {
 	if w.core.routesDue() != never || w.core.plan == nil || !w.core.settled {
 		return
 	}
-	for model, want := range w.core.currentRoutes(nil) {
+	all := w.core.currentRoutes(nil)
+	for model, want := range all {
 		if got := w.core.routes[model]; !got.equal(&want) {
 			w.t.Errorf("the route of %q is %+v, want %+v", model, got, want)
+		}
+	}
+	for model := range w.core.routes {
+		if _, wanted := all[model]; !wanted {
+			w.t.Errorf("%q has a route, and should have none", model)
 		}
 	}
 }
@@ -467,6 +473,24 @@ func TestAModelThatIsNotWantedIsUnloadedAndLosesItsRoute(t *testing.T) {
 	}
 }
 
+// No copy is unloaded, and nothing else changes, just after a plan was made.
+func TestAModelWithoutCopiesLosesItsRouteWhenItIsNotWanted(t *testing.T) {
+	w := settledWorld(t)
+	m, cold := Model{Name: "m", Copies: 2}, Model{Name: "cold"}
+	w.configure(m, cold)
+	w.settle()
+	if _, routed := w.routes["cold"]; !routed {
+		t.Fatalf("%v", w.routes)
+	}
+	w.configure(m, cold, Model{Name: "other"})
+	w.pass(0)
+	w.configure(m, Model{Name: "other"})
+	w.settle()
+	if r, routed := w.routes["cold"]; routed {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestACopyThatIsBeingUnloadedGetsNoRequestsUnlessTheNodeRefuses(t *testing.T) {
 	w := newWorld(t, Options{}, "a", "b")
 	w.pages["a"].Zone, w.pages["b"].Zone = "", "" // one zone: no spares
@@ -701,6 +725,18 @@ func TestACopyIsAsLargeAsItsVersionsWhereItIsLargest(t *testing.T) {
 }
 
 // The nodes answer the cell, which therefore does not freeze its plan.
+// Otherwise further models would be loaded into the same memory.
+func TestACopyThatLoadsIsAsLargeAsOthers(t *testing.T) {
+	w := settledWorld(t)
+	w.pages["a"].Models = []node.Model{{Name: "m", Version: "1", State: loading}} // it was restarted
+	w.report("a")
+	for _, n := range w.core.placed(false, nil) {
+		if len(n.Copies) != 1 || n.Copies[0].Bytes != 10 {
+			t.Errorf("%s has %+v", n.Name, n.Copies)
+		}
+	}
+}
+
 func TestAFollowerThatLosesItsWayToTheNodesKeepsTheirRoutes(t *testing.T) {
 	w := settledWorld(t)
 	f := newWorld(t, Options{Follow: true})
