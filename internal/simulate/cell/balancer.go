@@ -1,6 +1,9 @@
 package cell
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // A route is where the requests of a model go.
 type route struct {
@@ -14,6 +17,7 @@ type copyOf struct {
 	served      served
 	inFlight    []uint16 // by proxy
 	readyAt     Time
+	lost        bool // its node was killed
 }
 
 const (
@@ -27,25 +31,25 @@ const (
 	downFor = Time(5e9)
 )
 
-// pick returns the copy that the proxy sends a request of the model to, but not to the given
-// one, which may be nil: it has refused the request already. It returns nil if there is none.
-func (c *cell) pick(proxy int16, model int32, not *copyOf) *copyOf {
-	r := &c.routes[model]
-	among := r.active
-	if len(r.spare) > 0 {
+// pick returns the copy that the proxy of a request sends it to, but not to one that it has
+// tried. It returns nil if there is none.
+func (c *cell) pick(r *request) *copyOf {
+	route := &c.routes[r.model]
+	among := route.active
+	if len(route.spare) > 0 {
 		switch {
-		case not != nil:
-			among = r.spare // a retry goes to copies that were not tried yet
-		case c.anyDown && c.chance.Float64() >= spillFactor*c.healthy(proxy, among):
-			among = r.spare
+		case r.tries == 1:
+			among = route.spare // Envoy's first retry has another priority, and the second one any
+		case c.anyDown && c.chance.Float64() >= spillFactor*c.healthy(r, among):
+			among = route.spare
 		}
 	}
-	if picked := c.balance(proxy, model, among, not); picked != nil {
+	if picked := c.balance(r, among); picked != nil {
 		return picked
 	}
-	for _, all := range [...][]*copyOf{r.active, r.spare} {
+	for _, all := range [...][]*copyOf{among, route.active, route.spare} {
 		for _, to := range all {
-			if c.usable(proxy, to, not) {
+			if c.usable(r, to) {
 				return to
 			}
 		}
@@ -53,51 +57,51 @@ func (c *cell) pick(proxy int16, model int32, not *copyOf) *copyOf {
 	return nil
 }
 
-// usable reports whether the proxy may send a request to a copy.
-func (c *cell) usable(proxy int16, to, not *copyOf) bool {
-	return to != not && (!c.anyDown || c.downUntil[int(to.node)*c.cfg.Proxies+int(proxy)] <= c.now)
+// usable reports whether the proxy of a request may send it to a copy.
+func (c *cell) usable(r *request, to *copyOf) bool {
+	return !slices.Contains(r.tried[:r.tries], to) && (!c.anyDown || c.downUntil[int(to.node)*c.cfg.Proxies+int(r.proxy)] <= c.now)
 }
 
-// healthy returns the share of copies whose node is up, as far as the proxy knows.
-func (c *cell) healthy(proxy int16, all []*copyOf) float64 {
+// healthy returns the share of copies that are usable, as far as the request's proxy knows.
+func (c *cell) healthy(r *request, all []*copyOf) float64 {
 	n := 0
 	for _, to := range all {
-		if c.usable(proxy, to, nil) {
+		if c.usable(r, to) {
 			n++
 		}
 	}
 	return float64(n) / float64(max(1, len(all)))
 }
 
-func (c *cell) balance(proxy int16, model int32, among []*copyOf, not *copyOf) *copyOf {
+func (c *cell) balance(r *request, among []*copyOf) *copyOf {
 	if len(among) == 0 {
 		return nil
 	}
 	switch c.cfg.Balancer {
 	case RoundRobin:
-		return c.roundRobin(proxy, model, among, not)
+		return c.roundRobin(r, among)
 	case RingHash:
-		return c.ringHash(proxy, among, not)
+		return c.ringHash(r, among)
 	}
-	return c.leastRequest(proxy, among, not)
+	return c.leastRequest(r, among)
 }
 
 // leastRequest draws two copies, and returns that with fewer requests in flight.
-func (c *cell) leastRequest(proxy int16, among []*copyOf, not *copyOf) (best *copyOf) {
+func (c *cell) leastRequest(r *request, among []*copyOf) (best *copyOf) {
 	for range 2 {
 		to := among[c.chance.IntN(len(among))]
-		if c.usable(proxy, to, not) && (best == nil || to.inFlight[proxy] < best.inFlight[proxy]) {
+		if c.usable(r, to) && (best == nil || to.inFlight[r.proxy] < best.inFlight[r.proxy]) {
 			best = to
 		}
 	}
 	return best
 }
 
-func (c *cell) roundRobin(proxy int16, model int32, among []*copyOf, not *copyOf) *copyOf {
-	turn := &c.turns[int(model)*c.cfg.Proxies+int(proxy)]
+func (c *cell) roundRobin(r *request, among []*copyOf) *copyOf {
+	turn := &c.turns[int(r.model)*c.cfg.Proxies+int(r.proxy)]
 	for range among {
 		*turn++
-		if to := among[int(*turn)%len(among)]; c.usable(proxy, to, not) {
+		if to := among[int(*turn)%len(among)]; c.usable(r, to) {
 			return to
 		}
 	}
@@ -106,14 +110,14 @@ func (c *cell) roundRobin(proxy int16, model int32, among []*copyOf, not *copyOf
 
 // ringHash returns the first copy in an order that all proxies share, unless that has more
 // than its share of the requests in flight.
-func (c *cell) ringHash(proxy int16, among []*copyOf, not *copyOf) *copyOf {
+func (c *cell) ringHash(r *request, among []*copyOf) *copyOf {
 	total := 1
 	for _, to := range among {
-		total += int(to.inFlight[proxy])
+		total += int(to.inFlight[r.proxy])
 	}
 	bound := uint16(math.Ceil(loadBound * float64(total) / float64(len(among))))
 	for _, to := range among {
-		if to.inFlight[proxy] < bound && c.usable(proxy, to, not) {
+		if to.inFlight[r.proxy] < bound && c.usable(r, to) {
 			return to
 		}
 	}

@@ -128,7 +128,7 @@ func TestWrongEventsAreRefused(t *testing.T) {
 	for want, e := range map[string]Event{
 		`event "node lost" at 0s: no node is called "x"`:              {Kind: NodeLost, Name: "x"},
 		`event "zone lost" at 0s: no node is in zone "x"`:             {Kind: ZoneLost, Name: "x"},
-		`event "proxy lost" at 0s: proxy 2 of 2 cannot be lost`:       {Kind: ProxyLost, Number: 2},
+		`event "proxy lost" at 0s: proxy 2 of 2 does not exist`:       {Kind: ProxyLost, Number: 2},
 		`event "flash crowd" at 0s: models 3 to 2 of 20 do not exist`: {Kind: FlashCrowd, First: 3, Last: 2},
 		`event "flash crowd" at 0s: times is 0, and must be positive`: {Kind: FlashCrowd},
 		`event "sunspots" at 0s: the kind of event is unknown`:        {Kind: "sunspots"},
@@ -138,6 +138,41 @@ func TestWrongEventsAreRefused(t *testing.T) {
 		if _, err := Run(cfg); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %q", e, err, want)
 		}
+	}
+}
+
+func TestAllProxiesCannotBeLost(t *testing.T) {
+	cfg := small(1)
+	cfg.Events = []Event{{Kind: ProxyLost, Number: 0}, {Kind: ProxyLost, Number: 1, At: time.Second}}
+	if _, err := Run(cfg); err == nil || !strings.Contains(err.Error(), "all 2 proxies would be lost") {
+		t.Error(err)
+	}
+}
+
+// A balancer without a plan finds the models that a node had before its upgrade.
+func TestNodesReturnFromAnUpgradeWithEachBalancer(t *testing.T) {
+	for _, b := range Balancers {
+		cfg := small(0.1)
+		cfg.Balancer, cfg.Duration = b, 220*time.Second
+		cfg.Events = []Event{{Kind: Upgrade, At: 2 * time.Second, Number: 1}}
+		r := mustRun(t, cfg)
+		if last := r.Seconds[len(r.Seconds)-2]; r.Lost > r.Sent/1000 || last.Lost > 0 || last.Sent == 0 {
+			t.Errorf("%s: %d of %d requests were lost, %d of %d in the last second", b, r.Lost, r.Sent, last.Lost, last.Sent)
+		}
+	}
+}
+
+// Placement counts rows, as nodes report them.
+func TestRequestsOfSeveralRowsNeedMoreCopies(t *testing.T) {
+	copies := func(rows int) (n int) {
+		cfg := small(0.1)
+		for at := time.Duration(0); at < cfg.Duration; at += time.Millisecond {
+			cfg.Recorded = append(cfg.Recorded, Arrival{At: at, Model: 0, Rows: rows})
+		}
+		return mustRun(t, cfg).Rounds[3].Active
+	}
+	if one, eight := copies(1), copies(8); eight <= one {
+		t.Errorf("%d active copies for requests of eight rows, %d for one row", eight, one)
 	}
 }
 

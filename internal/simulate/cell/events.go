@@ -11,7 +11,14 @@ const restartTakes = 20 * time.Second
 
 // planEvents plans what happens to the cell.
 func (c *cell) planEvents() error {
+	lost := map[int]bool{} // proxies
 	for _, e := range c.cfg.Events {
+		if e.Kind == ProxyLost {
+			lost[e.Number] = true
+		}
+		if len(lost) == c.cfg.Proxies {
+			return fmt.Errorf("event %q at %v: all %d proxies would be lost", e.Kind, e.At, c.cfg.Proxies)
+		}
 		do, err := c.event(e)
 		if err != nil {
 			return fmt.Errorf("event %q at %v: %w", e.Kind, e.At, err)
@@ -29,8 +36,8 @@ func (c *cell) event(e Event) (do func(), err error) {
 		return nil, fmt.Errorf("no node is called %q", e.Name)
 	case e.Kind == ZoneLost && !slices.ContainsFunc(c.cfg.Nodes, func(n Node) bool { return n.Zone == e.Name }):
 		return nil, fmt.Errorf("no node is in zone %q", e.Name)
-	case e.Kind == ProxyLost && (e.Number < 0 || e.Number >= c.cfg.Proxies || c.cfg.Proxies == 1):
-		return nil, fmt.Errorf("proxy %d of %d cannot be lost", e.Number, c.cfg.Proxies)
+	case e.Kind == ProxyLost && (e.Number < 0 || e.Number >= c.cfg.Proxies):
+		return nil, fmt.Errorf("proxy %d of %d does not exist", e.Number, c.cfg.Proxies)
 	case e.Kind == FlashCrowd && (e.First < 0 || e.Last < e.First || e.Last >= len(c.rates)):
 		return nil, fmt.Errorf("models %d to %d of %d do not exist", e.First, e.Last, len(c.rates))
 	case (e.Kind == FlashCrowd || e.Kind == SlowNode) && e.Times <= 0:
@@ -69,18 +76,20 @@ func (c *cell) event(e Event) (do func(), err error) {
 }
 
 // planUpgrade plans a rolling upgrade: nodes drain for three reports, restart, and return
-// without models.
+// without models. With a balancer that uses all copies they load those that they had.
 func (c *cell) planUpgrade(e Event) {
 	at, drains := e.At, 3*max(c.cfg.ReportEvery, time.Second)
 	for first := 0; first < len(c.nodes); first += max(1, e.Number) {
 		batch := c.nodes[first:min(len(c.nodes), first+max(1, e.Number))]
+		held := make([][]*copyOf, len(batch))
 		c.plan(at, func() {
 			for _, n := range batch {
 				n.draining = true
 			}
 		})
 		c.plan(at+drains, func() {
-			for i := range batch {
+			for i, n := range batch {
+				held[i] = n.copies
 				c.kill(int32(first + i))
 			}
 		})
@@ -90,6 +99,14 @@ func (c *cell) planUpgrade(e Event) {
 				fresh.world.Run(c.now)
 				*n = *fresh
 				n.world.Trace = c.newTrace(n)
+				if c.control.allEqual { // no plan gives it copies
+					for _, to := range held[i] {
+						c.addCopy(to.model, to.node, c.now+c.cfg.Models[to.model].LoadTime)
+					}
+				}
+			}
+			if c.control.allEqual {
+				c.routeToAll()
 			}
 		})
 		at += drains + restartTakes

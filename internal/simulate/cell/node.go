@@ -65,7 +65,7 @@ func (c *cell) serve(to *copyOf) {
 // arrive is called when a request reaches its node.
 func (c *cell) arrive(r *request) {
 	n := c.nodes[r.to.node]
-	if n.dead {
+	if n.dead || r.to.lost { // a proxy may not know that the node was restarted
 		c.toProxy.push(c.now+c.cfg.Network, r.with(broken))
 		return
 	}
@@ -127,6 +127,9 @@ func (c *cell) kill(i int32) {
 	for _, r := range broke {
 		r.replied = true
 		c.toProxy.push(c.now+c.cfg.Network, r.with(broken))
+	}
+	for _, to := range n.copies {
+		to.lost = true
 	}
 	n.copies, n.inFlight = nil, nil
 }

@@ -32,6 +32,7 @@ const (
 type request struct {
 	item    batching.Item
 	to      *copyOf
+	tried   [maxRetries]*copyOf // by earlier tries
 	model   int32
 	proxy   int16
 	tries   int8
@@ -209,14 +210,14 @@ func (c *cell) request() {
 		r.model = c.arrivals.draw(c.chance)
 	}
 	c.figures.sent(c.now)
-	c.send(r, nil)
+	c.send(r)
 	c.nextArrival()
 }
 
-// send sends a request to a copy other than the given one.
-func (c *cell) send(r *request, not *copyOf) {
-	to := c.pick(r.proxy, r.model, not)
-	if to == nil && not == nil {
+// send sends a request to a copy that was not tried yet.
+func (c *cell) send(r *request) {
+	to := c.pick(r)
+	if to == nil && r.tries == 0 {
 		to = c.loadOnDemand(r.model)
 	}
 	if to == nil {
@@ -248,10 +249,11 @@ func (c *cell) receive(r *request) {
 			c.free = append(c.free, r)
 		}
 	case r.tries < maxRetries && c.mayRetry(r, key):
-		retry := &request{model: r.model, rows: r.rows, proxy: r.proxy, tries: r.tries + 1, number: r.number, sent: r.sent}
+		retry := &request{model: r.model, rows: r.rows, proxy: r.proxy, tries: r.tries + 1, tried: r.tried, number: r.number, sent: r.sent}
+		retry.tried[r.tries] = r.to
 		c.retrying[key]++
 		c.figures.retried(c.now)
-		c.send(retry, r.to)
+		c.send(retry)
 	default:
 		c.finish(r, r.outcome == refused)
 	}
