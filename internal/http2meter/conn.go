@@ -161,6 +161,9 @@ func (c *inbound) data(f *frame, part []byte) {
 	defer c.mu.Unlock()
 	if s := c.streams[f.stream]; s != nil {
 		s.receive(part)
+		if s.partial() {
+			(*conn)(c).sweepLater() // the frame may never end
+		}
 	}
 }
 
@@ -169,6 +172,7 @@ func (c *inbound) setInitialWindow(size int64) {
 	defer c.mu.Unlock()
 	for _, s := range c.streams {
 		s.window += size - c.initialWindow
+		(*conn)(c).sweepIfBlocked(s)
 	}
 	c.initialWindow = size
 }
@@ -237,7 +241,6 @@ func (c *conn) forget(id uint32) {
 // chargeFrame charges a DATA frame that does not complete its message. Messages of a single
 // frame, which most are, cost nothing here.
 func (c *conn) chargeFrame(f *frame, s *stream) {
-	c.sweepLater()
 	if s.reset || s.charge.Grow(memoryOf(f.size)) {
 		return
 	}
@@ -294,15 +297,14 @@ func (c *outbound) end(f *frame) (stop bool) {
 		if s := c.streams[f.stream]; s != nil {
 			s.window -= int64(f.size)
 			s.sent += int64(f.size)
-			if (*conn)(c).blocked(s) {
-				(*conn)(c).sweepLater()
-			}
+			(*conn)(c).sweepIfBlocked(s)
 		}
 	case frameHeaders:
 		if f.flags&flagEndStream != 0 {
 			(*conn)(c).forget(f.stream)
 		} else if s := c.streams[f.stream]; s != nil {
 			s.answering = true
+			(*conn)(c).sweepIfBlocked(s) // no frame of the answer may ever be allowed
 		}
 	case frameRSTStream:
 		(*conn)(c).forget(f.stream)
@@ -319,6 +321,12 @@ func (c *outbound) end(f *frame) (stop bool) {
 
 // blocked reports whether the client does not allow more of a response to be sent.
 func (c *conn) blocked(s *stream) bool { return s.answering && (s.window <= 0 || c.window <= 0) }
+
+func (c *conn) sweepIfBlocked(s *stream) {
+	if c.blocked(s) {
+		c.sweepLater()
+	}
+}
 
 // sweepLater makes sweep run after a part of the time of a stall. The caller holds mu.
 func (c *conn) sweepLater() {

@@ -9,9 +9,11 @@ const (
 	frameRSTStream    = 0x3
 	frameSettings     = 0x4
 	frameWindowUpdate = 0x8
+	frameContinuation = 0x9
 
 	flagAck       = 0x1 // of SETTINGS
 	flagEndStream = 0x1 // of DATA and HEADERS
+	flagEndBlock  = 0x4 // of HEADERS and CONTINUATION
 	flagPadded    = 0x8
 
 	settingInitialWindow = 0x4
@@ -36,6 +38,7 @@ type scanner struct {
 	have    int // bytes of header that were read; headerSize within a payload
 	left    int // bytes of the payload that were not read
 	frame   frame
+	block   bool // the next frame must be CONTINUATION
 }
 
 // A visitor receives what a scanner finds.
@@ -46,11 +49,11 @@ type visitor interface {
 	end(f *frame) (stop bool)
 }
 
-// between reports whether the next byte begins a frame.
-func (s *scanner) between() bool { return s.preface == 0 && s.have == 0 }
+// between reports whether the next byte begins a frame, and any frame may come there.
+func (s *scanner) between() bool { return s.preface == 0 && s.have == 0 && !s.block }
 
 // scan reads p, and returns the number of bytes that it has read: all of them, unless v
-// stops it.
+// stops it where any frame may come.
 func (s *scanner) scan(p []byte, v visitor) (n int) {
 	for n < len(p) {
 		switch {
@@ -75,7 +78,8 @@ func (s *scanner) scan(p []byte, v visitor) (n int) {
 		}
 		if s.left == 0 {
 			s.have = 0
-			if v.end(&s.frame) {
+			s.block = (s.frame.kind == frameHeaders || s.frame.kind == frameContinuation) && s.frame.flags&flagEndBlock == 0
+			if v.end(&s.frame) && !s.block {
 				return n
 			}
 		}

@@ -275,6 +275,92 @@ func TestAClientThatReadsNothingIsStalledAlsoIfItIsHeldBack(t *testing.T) {
 	})
 }
 
+// TestAClientThatAllowsNoAnswerIsStalled has a client whose windows are closed before the first
+// frame of an answer, or before the next one.
+func TestAClientThatAllowsNoAnswerIsStalled(t *testing.T) {
+	none := framed(t, func(f *http2.Framer) error {
+		return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	})
+	headers := call(t) // of the answer
+	for name, late := range map[string]bool{"from the start": false, "later": true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &Meter{}
+			c, client := pipe(t, m)
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+			request := call(t, message(10, 10))
+			if late {
+				_, _ = client.Write(append([]byte(clientPreface), request...))
+				synctest.Wait()
+				_, _ = c.Write(headers)
+				time.Sleep(2 * defaultStall)
+				if got := m.State(); got != (State{}) {
+					t.Errorf("counted %+v while the answer was allowed", got)
+				}
+				_, _ = client.Write(none)
+			} else {
+				_, _ = client.Write(append([]byte(clientPreface), append(slices.Clone(none), request...)...))
+				synctest.Wait()
+				_, _ = c.Write(headers)
+			}
+			time.Sleep(2 * defaultStall)
+			if got := m.State(); got != (State{Stalled: 1}) {
+				t.Errorf("%s: counted %+v, want a client that does not read", name, got)
+			}
+		})
+	}
+}
+
+func TestAFirstFrameThatDoesNotEndIsStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Meter{}
+		c, client := pipe(t, m)
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		sent := append([]byte(clientPreface), call(t, message(1000, 1000))...)
+		_, _ = client.Write(sent[:len(sent)-1])
+		time.Sleep(2 * defaultStall)
+		if got := m.State(); got != (State{Stalled: 1}) {
+			t.Errorf("counted %+v, want a client that does not go on", got)
+		}
+	})
+}
+
+// A frame between HEADERS and CONTINUATION would end the connection with all its calls.
+func TestAResetIsNotReadWithinAHeaderBlock(t *testing.T) {
+	sent := call(t, message(100_000, 6000))
+	block := framed(t, func(f *http2.Framer) error {
+		return errors.Join(f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x82}}), f.WriteContinuation(3, true, []byte{0x84}))
+	})
+	after := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
+	for seed := range uint64(20) {
+		w := newWire(append(slices.Clone(sent), append(slices.Clone(block), after...)...), seed)
+		c := (&Meter{Budget: budget.New(1 << 20)}).Conn(w)
+		got, err := io.ReadAll(&resetAfter{Conn: c, after: len(clientPreface) + len(sent) + headerSize + 1})
+		want := append([]byte(clientPreface), append(slices.Clone(sent), append(appendReset(slices.Clone(block), 1), after...)...)...)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("seed %d: grpc reads %x, %v, want %x", seed, got, err, want)
+		}
+	}
+}
+
+// A resetAfter resets stream 1 when so many bytes were read.
+type resetAfter struct {
+	net.Conn
+	after int
+}
+
+func (r *resetAfter) Read(p []byte) (int, error) {
+	n, err := r.Conn.Read(p[:min(len(p), max(1, r.after))])
+	if r.after -= n; r.after == 0 {
+		c := r.Conn.(*conn)
+		c.mu.Lock()
+		c.resetStream(1, c.streams[1])
+		c.mu.Unlock()
+	}
+	return n, err
+}
+
 func TestATransferStallsWithoutProgress(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	const timeout = 30 * time.Second
