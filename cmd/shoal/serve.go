@@ -276,7 +276,7 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 		out.screen.begin(machine.Cores(machine.Root()))
 	}
 	open, err := listen.Open(p.backend, ports(p, opts, stop, log), listen.Options{
-		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
+		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), BodyTimeout: seconds(opts.bodyTimeout), IdleTimeout: seconds(opts.idleTimeout),
 		Connections: p.connections, Hosts: opts.allowedHosts, TLS: guarded.http, Authentication: guarded.authentication(), Log: log,
 	})
 	if err != nil {

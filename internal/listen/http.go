@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -31,14 +32,24 @@ type httpServer struct {
 }
 
 func newHTTPServer(handler http.Handler, opts Options) *httpServer {
+	const none = -1 // 0 would mean ReadTimeout
 	s := &httpServer{all: opts.Connections, tls: opts.TLS, Server: http.Server{
-		MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: opts.HeaderTimeout, IdleTimeout: opts.IdleTimeout,
+		MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: cmp.Or(opts.HeaderTimeout, none), IdleTimeout: cmp.Or(opts.IdleTimeout, none),
 		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
 	}}
+	if opts.BodyTimeout > 0 {
+		// For bodies that handlers leave unread: net/http waits for them before it answers.
+		// Handlers that read a body extend it.
+		s.ReadTimeout = opts.HeaderTimeout + opts.BodyTimeout
+	}
 	s.ConnState = s.count
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {
 			w.Header().Set("Connection", "close")
+		}
+		if s.ReadTimeout > 0 && r.ContentLength == 0 {
+			// There is no body, and the answer may last longer.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		handler.ServeHTTP(w, r)
 	})

@@ -32,6 +32,7 @@ type Drainer interface {
 type Options struct {
 	HeaderBytes   int           // maximum size of an HTTP request header
 	HeaderTimeout time.Duration // time limit for receiving an HTTP request header
+	BodyTimeout   time.Duration // time limit for a body that the handler does not read; 0 means no limit
 	IdleTimeout   time.Duration // after which an idle connection is closed
 	Connections   *Connections  // counts and limits those of TCP; nil means no limit
 	Hosts         []string      // names by which HTTP clients may call the server, besides localhost and addresses; "*" means any

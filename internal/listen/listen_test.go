@@ -30,12 +30,17 @@ func (d *drainer) InFlight() int { return 0 }
 func open(t *testing.T) (*Ports, string) {
 	t.Helper()
 	d := &drainer{}
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return openHTTP(t, d, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if d.drained.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+}
+
+// openHTTP opens a port, and returns its address.
+func openHTTP(t *testing.T, d Drainer, opts Options, handler http.HandlerFunc) (*Ports, string) {
+	t.Helper()
 	var address string
 	port := HTTP("http", "127.0.0.1:0", handler, "")
 	listen := port.listen
@@ -46,7 +51,8 @@ func open(t *testing.T) (*Ports, string) {
 		}
 		return l, err
 	}
-	ports, err := Open(d, []Port{port}, Options{Log: slog.New(slog.DiscardHandler)})
+	opts.Log = slog.New(slog.DiscardHandler)
+	ports, err := Open(d, []Port{port}, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +85,49 @@ func (c *client) post() (status int, closes bool, err error) {
 	}
 	_, err = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode, resp.Close, errors.Join(err, resp.Body.Close())
+}
+
+// A handler that answers without the body makes net/http wait for it.
+func TestABodyThatIsNotReadHasATimeLimit(t *testing.T) {
+	ports, address := openHTTP(t, &drainer{}, Options{BodyTimeout: 50 * time.Millisecond}, func(http.ResponseWriter, *http.Request) {})
+	defer func() { _ = ports.Stop(time.Second) }()
+	for _, body := range []string{"Content-Length: 1\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n1\r\n"} {
+		c, err := dial(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n"+body); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, c.r); err != nil { // until the server closes the connection
+			t.Errorf("%q: %v", body, err)
+		}
+	}
+}
+
+func TestAnAnswerWithoutABodyMayTakeLongerThanABody(t *testing.T) {
+	const timeout = 20 * time.Millisecond
+	ports, address := openHTTP(t, &drainer{}, Options{BodyTimeout: timeout}, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+			w.WriteHeader(http.StatusRequestTimeout)
+		case <-time.After(5 * timeout):
+		}
+	})
+	defer func() { _ = ports.Stop(time.Second) }()
+	c, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := c.r.ReadString('\n'); err != nil || line != "HTTP/1.1 200 OK\r\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
 }
 
 func TestAnOpenConnectionGetsOneMoreAnswerWhenTheServerStops(t *testing.T) {
