@@ -1,8 +1,10 @@
 package kserve
 
 import (
+	"errors"
 	"strconv"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
@@ -31,6 +33,10 @@ type DecodeOptions struct {
 
 	// Limits bound the request. The caller enforces the limit of the body's length.
 	Limits Limits
+
+	// Charge grows by the memory of tensors that were sent as JSON, before it is allocated. If it
+	// cannot, the error is [ErrOverBudget]. Nil means that there is no budget.
+	Charge *budget.Charge
 }
 
 // DecodeRequest decodes the body of an inference request. Tensors sent as binary data
@@ -60,11 +66,11 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 	}
 	if arrays != nil {
 		// If this fails, decode the original document, so that errors have its offsets.
-		if req, ok := o.decodeShort(body, length, short, arrays, &limits); ok {
-			return req, nil
+		if req, err := o.decodeShort(body, length, short, arrays, &limits); err == nil || errors.Is(err, ErrOverBudget) {
+			return req, err
 		}
 	}
-	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:]}
+	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:], charge: o.Charge}
 	req, err := d.decode(body)
 	if err == nil && o.JSONLength != "" && len(d.pending) == 0 {
 		o.storeHeader(body.B[:length], req)
@@ -79,20 +85,20 @@ func (o *DecodeOptions) request() *Request {
 	return &Request{Request: infer.Request{Model: o.Model, Version: o.Version}}
 }
 
+var errLongArrays = errors.New("long arrays are left that are not the data of an input")
+
 // decodeShort decodes a document without its long arrays. It fails unless each of them is
 // the data of an input.
-func (o *DecodeOptions) decodeShort(body *buf.Buf, length int, short []byte, arrays []longArray, limits *Limits) (*Request, bool) {
-	d := decoder{document: openDocument(short, limits), req: o.request(), rest: body.B[length:]}
+func (o *DecodeOptions) decodeShort(body *buf.Buf, length int, short []byte, arrays []longArray, limits *Limits) (*Request, error) {
+	d := decoder{document: openDocument(short, limits), req: o.request(), rest: body.B[length:], charge: o.Charge}
 	d.longArrays = arrays
 	req, err := d.decode(body)
-	switch {
-	case err != nil:
-		return nil, false
-	case len(d.longArrays) > 0:
+	if err == nil && len(d.longArrays) > 0 {
 		req.Memory.Release()
-		return nil, false
+		d.discharge()
+		return nil, errLongArrays
 	}
-	return req, true
+	return req, err
 }
 
 // decode decodes the document and closes it.
@@ -138,7 +144,15 @@ type decoder struct {
 	parameters int // of the request and its tensors so far
 
 	pending []pending
-	size    int64 // total bytes of the pending inputs
+	size    int64          // total bytes of the pending inputs
+	charge  *budget.Charge // for them; nil means that there is no budget
+}
+
+// discharge gives back what data has charged.
+func (d *decoder) discharge() {
+	if d.charge != nil && len(d.pending) > 0 {
+		d.charge.Shrink(int64(buf.Capacity(int(d.size))))
+	}
 }
 
 // pending is an input whose data is JSON. The data is decoded after the rest of the
@@ -235,19 +249,23 @@ func (d *decoder) data(body *buf.Buf) error {
 		d.req.Memory = body
 		return nil
 	}
+	if d.charge != nil && !d.charge.Grow(int64(buf.Capacity(int(d.size)))) {
+		return ErrOverBudget
+	}
 	memory := buf.Get(int(d.size))
 	for _, p := range d.pending {
 		in := &d.req.Inputs[p.input]
 		var err error
 		if in.Data, err = p.append(memory.B[p.at:p.at:p.at+p.size], in.Type, d.limits); err != nil {
 			memory.Release()
+			d.discharge()
 			return withCountHint(err, in, &p)
 		}
 	}
 	d.req.Memory = memory
 	if len(d.pending) < len(d.req.Inputs) {
 		body.Retain()
-		d.req.Memory = buf.Wrap(memory.B, func() { // callers charge for memory.B, and have charged for body
+		d.req.Memory = buf.Wrap(memory.B, func() {
 			memory.Release()
 			body.Release()
 		})

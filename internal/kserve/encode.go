@@ -41,6 +41,31 @@ func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, erro
 	return append(dst, ']', '}'), nil
 }
 
+// JSONSize returns about how large the data is that AppendResponse appends. Most responses are
+// smaller.
+func (r *Request) JSONSize(resp *infer.Response) (sum int64) {
+	for i := range resp.Outputs {
+		if out := &resp.Outputs[i]; !r.isBinary(out.Name) && !r.Shared.hasOutput(out.Name) {
+			sum += jsonSize(out)
+		}
+	}
+	return sum
+}
+
+// jsonSize returns about how many bytes the elements of a tensor take as JSON.
+func jsonSize(t *tensor.Tensor) int64 {
+	width := 0 // of an element, with a comma
+	switch t.Type {
+	case tensor.Bytes:
+		return int64(len(t.Data)) // a length has four bytes, and quotes and a comma three
+	case tensor.FP32, tensor.FP64:
+		width = len("-0.12345678901234567,")
+	default:
+		width = len("-128,") + 16*(t.Type.Size()-1)/7 // up to those of INT64
+	}
+	return int64(len(t.Data) / max(1, t.Type.Size()) * width)
+}
+
 // appendParameters appends the parameters of a response, if it has any. NaN and infinities
 // become null.
 func appendParameters(dst []byte, parameters []infer.Parameter) []byte {

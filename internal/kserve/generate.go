@@ -23,7 +23,7 @@ import (
 // reference to the request's Memory.
 func DecodeGenerate(body *buf.Buf, inputs []catalog.Tensor, o DecodeOptions) (*Request, error) {
 	limits := o.Limits.WithDefaults()
-	d := decoder{document: openDocument(body.B, &limits), req: o.request()}
+	d := decoder{document: openDocument(body.B, &limits), req: o.request(), charge: o.Charge}
 	defer d.close()
 	d.req.AcceptStream = true
 	if err := d.generate(inputs); err != nil {

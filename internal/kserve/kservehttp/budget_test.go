@@ -3,9 +3,11 @@ package kservehttp_test
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -106,6 +108,41 @@ func TestJSONTensorsBesideBinaryOnesAreCharged(t *testing.T) {
 	do(t, server, http.MethodPost, "/v2/models/mixed/infer", header, strings.NewReader(doc+"x"))
 	if want := int64(buf.Capacity(len(doc)+1) + buf.Capacity(8*elements)); used != want {
 		t.Errorf("%d bytes are charged while the request runs, want %d", used, want)
+	}
+}
+
+// What does not fit the budget is refused before it is decoded or encoded: an error at the end of
+// the data is not found.
+func TestJSONIsChargedBeforeItIsDecodedAndEncoded(t *testing.T) {
+	backend := kservetest.New(t, `name: "m" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_FP64 dims: -1 } output { name: "OUTPUT" data_type: TYPE_FP64 dims: -1 }`)
+	const elements = 100_000
+	zeros := `{"name":"INPUT","shape":[1,%d],"datatype":"FP64","data":[0` + strings.Repeat(",0", elements-2)
+	for _, test := range []struct {
+		name, last string
+		output     float64 // the last element
+		budget     int64
+		want       string
+	}{
+		{"a request that fits", ",x]", 0, 16 << 20, "invalid character 'x'"},
+		{"a request", ",x]", 0, 1 << 20, "--memory-budget"},
+		{"an answer that fits", ",0]", math.Inf(1), 16 << 20, "JSON has no infinity"},
+		{"an answer", ",0]", math.Inf(1), 6 << 20, "--memory-budget"},
+	} {
+		backend.Before = func(_ context.Context, req *infer.Request) error {
+			binary.LittleEndian.PutUint64(req.Inputs[0].Data[8*(elements-1):], math.Float64bits(test.output))
+			return nil
+		}
+		all := budget.New(test.budget)
+		server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+		a := do(t, server, http.MethodPost, "/v2/models/m/infer", nil, strings.NewReader(`{"inputs":[`+fmt.Sprintf(zeros, elements)+test.last+`}]}`))
+		if !strings.Contains(a.body, test.want) {
+			t.Errorf("%s: status %d, %.200s, want %q", test.name, a.status, a.body, test.want)
+		}
+		server.Close()
+		if used := all.State().Used; used != 0 {
+			t.Errorf("%s: %d bytes are charged afterwards", test.name, used)
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 	}
 	req, err := h.decodeBody(w, r, charge, func(body *buf.Buf) (*kserve.Request, error) {
 		return kserve.DecodeGenerate(body, model.Inputs, kserve.DecodeOptions{
-			Model: r.PathValue("model"), Version: r.PathValue("version"), Limits: h.opts.Limits,
+			Model: r.PathValue("model"), Version: r.PathValue("version"), Limits: h.opts.Limits, Charge: charge,
 		})
 	})
 	if err != nil {

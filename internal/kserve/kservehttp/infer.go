@@ -78,6 +78,7 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.
 			Version:    r.PathValue("version"),
 			JSONLength: kserve.FirstValue(r.Header[kserve.JSONLengthHeader]),
 			Limits:     h.opts.Limits,
+			Charge:     charge,
 		})
 		if err != nil {
 			return nil, h.withExample(err, r)
@@ -86,7 +87,7 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.
 	})
 }
 
-// decodeBody is decode for a body of any format.
+// decodeBody is decode for a body of any format. decode charges for memory of its own.
 func (h *handler) decodeBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge, decode func(*buf.Buf) (*kserve.Request, error)) (*kserve.Request, error) {
 	panics.Point("http")
 	body, err := h.readBody(w, r, charge)
@@ -102,11 +103,6 @@ func (h *handler) decodeBody(w http.ResponseWriter, r *http.Request, charge *bud
 		return nil, err
 	}
 	h.opts.ForwardHeaders.Forward(&req.Request, r.Header)
-	// Tensors that were sent as JSON are in memory of their own.
-	if req.Memory != nil && req.Memory != body && !charge.Grow(int64(cap(req.Memory.B))) {
-		req.Memory.Release()
-		return nil, kserve.ErrOverBudget
-	}
 	return req, nil
 }
 
@@ -163,8 +159,17 @@ var (
 	binaryType = []string{"application/octet-stream"}
 )
 
+// smallDocument is the size of a response's JSON up to which it is charged afterwards.
+const smallDocument = 64 << 10
+
 // send sends a response. charge has its outputs, and grows by the rest.
 func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response, charge *budget.Charge) error {
+	expected := req.JSONSize(resp)
+	if expected <= smallDocument {
+		expected = 0
+	} else if !charge.Grow(expected) {
+		return kserve.ResponseOverBudget(&req.Request)
+	}
 	memory := jsonBuffers.Get().(*[]byte)
 	defer jsonBuffers.Put(memory)
 	doc, err := req.AppendResponse((*memory)[:0], resp)
@@ -179,7 +184,9 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		size += len(data)
 		binary = true
 	}
-	if !charge.Grow(int64(len(doc))) {
+	if unexpected := int64(len(doc)) - expected; unexpected < 0 {
+		charge.Shrink(-unexpected)
+	} else if !charge.Grow(unexpected) {
 		return kserve.ResponseOverBudget(&req.Request)
 	}
 	header := w.Header()
