@@ -283,7 +283,7 @@ cell-size: build ## a cell with 1,000 pretended nodes and 10,000 models: 50 pret
 	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProof(ACellOfAThousandNodes|EnvoyWhileModelsMove)$$' ./test/proofs -strict
 
 .PHONY: cells
-cells: ## a million random cells against the rules of placement; 60 min
+cells: ## a million random cells against the rules of placement; 9 min
 	go test -count 1 -timeout 180m -v -run TestRandomCells ./internal/placement -cells 1000000
 
 .PHONY: mutations

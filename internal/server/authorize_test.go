@@ -77,6 +77,18 @@ func codeOrNone(err error) infer.Code {
 	return infer.CodeOf(err)
 }
 
+// A caller with rights for some models must not learn the names of others.
+func TestOnlyWithoutAGateDoesAnUnknownModelHaveAHint(t *testing.T) {
+	for _, gate := range []*access.Gate{nil, {}} {
+		s := New(nil, Options{Access: gate})
+		s.Started()
+		_, err := s.Model(as(access.Infer), "m", "")
+		if e, ok := errors.AsType[*infer.Error](err); !ok || (e.Hint == "") != gate.Required() {
+			t.Errorf("with a gate %v: %+v", gate.Required(), err)
+		}
+	}
+}
+
 func TestCallersSeeTheModelsThatTheyMayKnow(t *testing.T) {
 	s := New(nil, Options{Access: &access.Gate{}})
 	s.Started()

@@ -138,9 +138,12 @@ func (s *Server) missing(name, version string) error {
 const startRetry = time.Second
 
 // unknownModel returns the error for a model that does not exist. The hint is the model that
-// was probably meant.
+// was probably meant, unless callers have rights: they may not know the names of all models.
 func (s *Server) unknownModel(name, version string) error {
 	err := infer.Errorf(infer.NotFound, "there is no model %q", name).WithReason(infer.UnknownModel, name, version)
+	if s.gate.Required() {
+		return err
+	}
 	serving := *s.serving.Load()
 	switch meant := suggest.Nearest(name, slices.Sorted(maps.Keys(serving))); {
 	case meant != "":
