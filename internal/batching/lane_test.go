@@ -113,3 +113,26 @@ func TestPredictionsCountTheBatchesOfOtherShapes(t *testing.T) {
 		}
 	}
 }
+
+// waits holds all requests for a running batch, with a rule or because of a limit.
+type waits uint8
+
+func (w waits) Decide(batching.Time, batching.Line) batching.Decision {
+	return batching.Decision{Until: batching.Never, Rule: uint8(w)}
+}
+
+// A batch of a millisecond begins an eighth of its time early. A limit of parallel batches is not
+// exceeded for a deadline.
+func TestAHoldForARunningBatchEndsInTimeForADeadline(t *testing.T) {
+	for rule, want := range map[waits]batching.Time{0: 10 * time.Millisecond, 1: 10*time.Millisecond - 1125*time.Microsecond} {
+		core, out := batching.New(batching.Config{Policy: rule, MaxRows: 8, Predictor: always(time.Millisecond)}), batching.Actions{}
+		core.Step(0, batching.Event{Kind: batching.Up, Instance: 1}, &out)
+		core.Step(0, batching.Event{Kind: batching.Take, Instance: 1}, &out)
+		due := request("due", 1)
+		due.Deadline = 10 * time.Millisecond
+		core.Step(0, batching.Event{Kind: batching.Arrive, Item: due}, &out)
+		if next := out.Wake; next != want {
+			t.Errorf("with rule %d the core acts at %v, want %v", rule, next, want)
+		}
+	}
+}

@@ -53,8 +53,8 @@ type Decision struct {
 	// for a running batch and not for a time, so that Until is Never. Zero means not at all.
 	Recheck Time
 
-	// Rule and Full are for the policy: why it waits, and for how many requests. The core
-	// passes them to Held.
+	// Rule and Full are for the policy: why it holds requests that an instance could run, and for
+	// how many it waits. The core passes them to Held. It ends a hold in time for deadlines.
 	Rule uint8
 	Full int
 }

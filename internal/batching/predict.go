@@ -293,7 +293,7 @@ type rowLimitCache struct {
 // batch size, and ends a wait before a request would be late. It is called only if some
 // waiting request is due at some time.
 func (c *Core) meetDeadlines(line Line, d Decision) Decision {
-	waits := d.Take == 0 && d.Until != Never
+	waits := d.Take == 0 && (d.Until != Never || d.Rule != 0) // not for a limit of parallel batches
 	elements := line.First().Elements
 	maxRows, _ := c.backlog(elements)
 	if !waits && (c.cfg.Objective == 0 || !c.combines || d.Take <= 1) {
