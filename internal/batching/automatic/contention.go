@@ -25,6 +25,7 @@ type contention struct {
 const (
 	minGain        = 1.10 // minimum factor in throughput to run one more batch in parallel
 	keepGain       = 1.04 // minimum factor in throughput to keep it
+	enoughGain     = 0.5  // share of a batch's own throughput that is always enough: with many in parallel it is a small part of all
 	minBacklogGain = 1.05 // minimum factor in throughput to run one more during a backlog; less may be noise
 	minTrusted     = 8    // batches after which a measured slowdown counts
 	minSettled     = 64   // batches after which a slowdown is not expected to change
@@ -147,9 +148,15 @@ func (c *contention) choose(instances int) {
 }
 
 // growWhileFaster increases n while one more parallel batch raises the throughput by the
-// given factor over the best of any fewer.
+// given factor over the best of any fewer. An exclusive batch has threads that two at once do not
+// have; several may make up for that where two do not.
 func growWhileFaster(instances, n int, times float64, speed func(int) float64) int {
-	for n < instances && speed(n+1) > times*bestSpeedup(n, speed) {
+	for more := 2; n == 1 && speed(1) > 1 && more <= instances; more++ {
+		if speed(more) > times*speed(1) {
+			n = more
+		}
+	}
+	for n < instances && speed(n+1) > min(times, 1+enoughGain/float64(n))*bestSpeedup(n, speed) {
 		n++
 	}
 	return n

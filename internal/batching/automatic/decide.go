@@ -81,8 +81,16 @@ type situation struct {
 }
 
 // parallel returns how many batches should run in parallel while the given number of rows
-// waits.
+// waits. More than maxParallel have no estimate of their own: if that many pay, all run.
 func (p *Policy) parallel(rows int) int {
+	if n := p.estimatedParallel(rows); n < maxParallel {
+		return n
+	}
+	return p.opt.Instances
+}
+
+// estimatedParallel is parallel for up to maxParallel batches.
+func (p *Policy) estimatedParallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
 	}
@@ -111,8 +119,8 @@ func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
 		return 0
-	case p.soloBatches() < minSamples || p.aloneDue:
-		return 1 // measure single batches first
+	case p.soloBatches() < minSamples || p.aloneDue && p.probed <= probeBatches:
+		return 1 // measure single batches first, unless other models leave none alone
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
 	case p.cycle.rows > 0 && p.cycle.clientCount() < p.contention.probe:

@@ -417,6 +417,73 @@ func TestMoreAtOnceAreHeldAgainstTheBestOfFewer(t *testing.T) {
 	}
 }
 
+// One batch has all four threads, and is 2.8 times as fast. Two at once are slower than that, and
+// four are faster.
+func TestSeveralAtOnceMakeUpForTheThreadsOfOne(t *testing.T) {
+	c := newContention(4)
+	c.calibrate([]float64{1 / 2.8, 1.02, 1.03, 1.05}, 4)
+	if c.useful != 4 || c.backlog != 4 || c.flood != 4 || c.probe != 0 {
+		t.Errorf("%d at once are useful, %d in a backlog and %d in a flood, and %d are probed, want four each, and none", c.useful, c.backlog, c.flood, c.probe)
+	}
+	c.calibrate([]float64{1 / 2.8, 1.2, 1.3, 1.4}, 4)
+	if c.useful != 1 {
+		t.Errorf("%d at once are useful, want 1: four are 2.86 times as fast, and one is 2.8", c.useful)
+	}
+}
+
+func TestAllInstancesRunIfAsManyPayAsAreEstimated(t *testing.T) {
+	for slowdown, want := range map[float64]int{1: 40, 2.5: 1} {
+		profile := line(5*ms, 3*ms, 1, 2, 4, 8)
+		for n := range maxParallel {
+			profile.Slowdown = append(profile.Slowdown, max(1, slowdown*float64(n)))
+		}
+		if slowdown == 1 {
+			profile.Slowdown = slices.Repeat([]float64{1}, maxParallel)
+		}
+		p := New(Options{MaxRows: 8, Instances: 40, Profile: profile})
+		if _, running := p.Backlog(0); p.parallel(0) != want || p.parallel(1000) != want || running != want {
+			t.Errorf("a slowdown of %v: %d batches run in parallel, %d of many rows, and %d in a backlog, want %d", slowdown, p.parallel(0), p.parallel(1000), running, want)
+		}
+	}
+}
+
+// Another model keeps the device busy, so that no batch is ever exclusive.
+func TestBatchesAreNotAloneForLongIfNoneCanBe(t *testing.T) {
+	profile := line(5*ms, 3*ms, 1, 2, 4, 8)
+	profile.Slowdown = []float64{0.9, 1, 1}
+	p := New(Options{MaxRows: 8, Instances: 3, Exclusive: true, Profile: profile})
+	p.aloneDue, p.waiting, p.waitingRows = true, 100, 100
+	items := []*batching.Item{{Rows: 1}}
+	batches := 0
+	for ; p.probing() == 1; batches++ {
+		now := batching.Time(batches) * 10 * ms
+		p.Began(now, &batching.Action{Instance: 1, Items: items})
+		p.Ended(now+8*ms, 1, items, false)
+		p.waiting, p.waitingRows = 100, 100
+		if batches > 1000 {
+			t.Fatal("batches still run one at a time")
+		}
+	}
+	if batches < minSamples {
+		t.Errorf("%d batches ran one at a time", batches)
+	}
+}
+
+// The first batches of a size class had all threads. Others take longer.
+func TestAnExclusiveBatchOfANewClassIsNotTheTimeOfOthers(t *testing.T) {
+	profile := line(5*ms, 3*ms, 1, 2, 4, 8)
+	profile.Slowdown = []float64{0.5, 1}
+	p := New(Options{MaxRows: 8, Instances: 2, Exclusive: true, Profile: profile})
+	p.curve = newCurve(8)
+	for range 2 * minSamples {
+		r := run{rows: 1, scale: 1}
+		r.timeBeside[1] = 10e6
+		p.learn(&r, 10e6)
+	}
+	near(t, "the time of a batch that is not exclusive", p.curve.expected(1), 20e6, 0.05)
+	near(t, "the share of it that an exclusive one takes", p.contention.factor[1], 0.5, 0.05)
+}
+
 // Another process used the cores while two parallel batches were calibrated.
 func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	c := newContention(2)

@@ -27,5 +27,9 @@ func (p *Policy) Predict(size batching.Size, running int) time.Duration {
 // elements: the batch size in rows, and the number of parallel batches.
 func (p *Policy) Backlog(elements int64) (rows, running int) {
 	p.selectClass(elements)
-	return p.sizes.peak, max(p.contention.useful, p.contention.backlog, p.parallel(p.waitingRows))
+	running = max(p.contention.useful, p.contention.backlog, p.parallel(p.waitingRows))
+	if running >= maxParallel {
+		running = p.opt.Instances
+	}
+	return p.sizes.peak, running
 }

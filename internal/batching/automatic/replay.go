@@ -61,7 +61,7 @@ func (p *Policy) advanceReplay(now batching.Time) {
 		return
 	}
 	at := float64(now - rp.from)
-	instances := rp.running[:p.parallel(rp.rows)]
+	instances := rp.running[:p.estimatedParallel(rp.rows)]
 	for rp.requests > 0 {
 		first := 0
 		for i := range instances {
@@ -208,7 +208,7 @@ func (p *Policy) settleReplay(at float64) {
 		rp.actual += float64(p.waiting) * (p.firstFree(at) + p.meanCompletion(p.waitingRows, rp.lastRows))
 	}
 	first, last := rp.running[0].until, 0.0
-	for _, v := range rp.running[:p.parallel(rp.rows)] {
+	for _, v := range rp.running[:p.estimatedParallel(rp.rows)] {
 		first, last = min(first, v.until), max(last, v.until)
 	}
 	if rp.requests > 0 {

@@ -186,6 +186,9 @@ func (p *Policy) learn(r *run, took float64) {
 		p.length.record(r.elements, took/expected)
 	}
 	took /= r.scale
+	if p.opt.Exclusive && expected == 0 {
+		took /= p.contention.factor[1] // about what it would take with the threads of others
+	}
 	if p.opt.Exclusive && took < expected {
 		p.contention.recordExclusive(took/expected, p.opt.Instances)
 		return // it says nothing about other batches
