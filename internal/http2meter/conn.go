@@ -24,6 +24,7 @@ type conn struct {
 	writing  sync.Mutex // held while the connection is written; guards the following
 	out      scanner
 	outField field
+	timed    bool // the connection has a write deadline
 
 	mu            sync.Mutex // guards the following
 	streams       map[uint32]*stream
@@ -95,12 +96,26 @@ func (c *conn) takeResets() {
 func (c *conn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	c.timeWrite(len(p))
 	n, err := c.Conn.Write(p)
 	c.out.scan(p[:n], (*outbound)(c))
 	if err == nil {
 		err = c.sendResets()
 	}
 	return n, err
+}
+
+// timeWrite gives a client that reads little, although its windows allow more, the time of a stall
+// for the next write. grpc writes 32 KiB at a time. The kernel has room for smaller writes.
+func (c *conn) timeWrite(size int) {
+	switch {
+	case size >= minTimedWrite:
+		c.timed = true
+		_ = c.SetWriteDeadline(time.Now().Add(c.meter.stall())) // fails only if the connection is closed
+	case c.timed:
+		c.timed = false
+		_ = c.SetWriteDeadline(time.Time{})
+	}
 }
 
 // sendResets sends the frames for the client, unless a frame is being written. The caller
@@ -116,6 +131,7 @@ func (c *conn) sendResets() error {
 	if len(frames) == 0 {
 		return nil
 	}
+	c.timeWrite(len(frames))
 	_, err := c.Conn.Write(frames)
 	return err
 }

@@ -35,6 +35,9 @@ const (
 	// minProgress is what a client must send or read in the time of a stall.
 	minProgress = 64 << 10
 
+	// minTimedWrite is the size of a write from which on it has a deadline.
+	minTimedWrite = 4 << 10
+
 	// maxStreams is the number of streams of a connection, beyond which it is closed. grpc
 	// refuses streams long before.
 	maxStreams = 10_000

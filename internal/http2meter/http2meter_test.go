@@ -311,6 +311,27 @@ func TestAClientThatAllowsNoAnswerIsStalled(t *testing.T) {
 	}
 }
 
+// Its windows are wide open, and the kernel's buffers are full.
+func TestAConnectionThatIsNotReadEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client := pipe(t, &Meter{})
+		ping := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
+		answer := call(t, make([]byte, minTimedWrite))
+		go func() { _, _ = io.CopyN(io.Discard, client, int64(len(answer)+len(ping))) }()
+		if _, err := c.Write(answer); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * defaultStall)
+		if _, err := c.Write(ping); err != nil {
+			t.Fatalf("a write after a pause: %v", err)
+		}
+		began := time.Now()
+		if _, err := c.Write(answer); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != defaultStall {
+			t.Errorf("%v after %v, want %v after %v", err, time.Since(began), os.ErrDeadlineExceeded, defaultStall)
+		}
+	})
+}
+
 func TestAFirstFrameThatDoesNotEndIsStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Meter{}

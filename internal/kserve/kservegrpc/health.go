@@ -2,6 +2,7 @@ package kservegrpc
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +19,10 @@ type health struct {
 	grpc_health_v1.UnimplementedHealthServer
 
 	catalog kserve.Catalog
+
+	mu      sync.Mutex                          // guards the following
+	watched *grpc_health_v1.HealthCheckResponse // what all calls of Watch saw last
+	at      time.Time                           // when
 }
 
 func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
@@ -46,6 +51,17 @@ func stopping(catalog kserve.Catalog) <-chan struct{} {
 // watchInterval is how often Watch checks for a change.
 const watchInterval = time.Second
 
+// recent is now for all calls of Watch together: anyone may watch, and each look at all models
+// costs time.
+func (h *health) recent() *grpc_health_v1.HealthCheckResponse {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now := time.Now(); h.watched == nil || now.Sub(h.at) >= watchInterval/2 {
+		h.watched, h.at = h.now(), now
+	}
+	return h.watched
+}
+
 // Watch sends the result of Check immediately and after each change, until the client
 // disconnects or the server begins to stop.
 func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
@@ -53,7 +69,7 @@ func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerS
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for told := grpc_health_v1.HealthCheckResponse_UNKNOWN; ; {
-		if now := h.now(); now.GetStatus() != told {
+		if now := h.recent(); now.GetStatus() != told {
 			if err := stream.Send(now); err != nil {
 				return err
 			}

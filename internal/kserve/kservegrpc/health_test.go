@@ -12,6 +12,25 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 )
 
+// Anyone may watch, and a look at all models costs time.
+func TestManyWatchesLookAtTheModelsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend, conn := newServer(t, kservegrpc.Options{})
+		for range 50 {
+			if _, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		before := backend.ReadyCalls.Load()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := backend.ReadyCalls.Load() - before; n < 9 || n > 21 {
+			t.Errorf("the models were looked at %d times in ten seconds", n)
+		}
+	})
+}
+
 func TestWatchTellsOfEachChangeAndEndsWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend, conn := newServer(t, kservegrpc.Options{})

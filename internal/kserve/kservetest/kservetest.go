@@ -43,6 +43,8 @@ var Recorded = []string{
 type Server struct {
 	// NotReady makes the server report that it is not ready.
 	NotReady atomic.Bool
+	// ReadyCalls counts how often it was asked.
+	ReadyCalls atomic.Int64
 
 	// Unloaded are models that no longer have a version.
 	Unloaded []string
@@ -161,7 +163,10 @@ func (s *Server) Authorize(context.Context, access.Action, string) error { retur
 func (s *Server) Change(_ context.Context, _ access.Change, do func() error) error { return do() }
 
 // Ready is part of [kserve.Catalog].
-func (s *Server) Ready() bool { return !s.NotReady.Load() }
+func (s *Server) Ready() bool {
+	s.ReadyCalls.Add(1)
+	return !s.NotReady.Load()
+}
 
 // Accepting is part of [kserve.Catalog].
 func (s *Server) Accepting() bool { return s.Ready() }
