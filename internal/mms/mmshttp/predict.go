@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -102,8 +103,31 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 	}
 	header.Set("Content-Length", strconv.Itoa(len(answer.Body)))
 	w.WriteHeader(answer.Status)
-	_, _ = w.Write(answer.Body) // the client may have disconnected
+	write(w, answer.Body)
 	return nil
+}
+
+const (
+	// writeStep is how much of an answer the client must take within stallTimeout. Shorter answers
+	// fit into the kernel's buffers, mostly.
+	writeStep    = 256 << 10
+	stallTimeout = 30 * time.Second
+)
+
+// write sends an answer. The client may have disconnected, or read nothing.
+func write(w http.ResponseWriter, body []byte) {
+	if len(body) <= writeStep {
+		_, _ = w.Write(body)
+		return
+	}
+	client := http.NewResponseController(w)
+	defer func() { _ = client.SetWriteDeadline(time.Time{}) }() // the next answer starts without one
+	for step := range slices.Chunk(body, writeStep) {
+		_ = client.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails only if the connection is closed
+		if _, err := w.Write(step); err != nil {
+			return
+		}
+	}
 }
 
 // forward handles a prediction of a model that was not registered: the body is a KServe

@@ -18,11 +18,31 @@ import (
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
-// A deadlineWriter records the read deadlines of its connection.
+// A deadlineWriter records the deadlines of its connection.
 type deadlineWriter struct {
 	*httptest.ResponseRecorder
 
-	deadlines []time.Time
+	deadlines, writes []time.Time
+}
+
+// SetWriteDeadline is called by [http.ResponseController].
+func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
+	w.writes = append(w.writes, t)
+	return nil
+}
+
+func TestAClientHasATimeForEachPartOfALargeAnswer(t *testing.T) {
+	for size, steps := range map[int]int{writeStep: 0, writeStep + 1: 2, 10 * writeStep: 10} {
+		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
+		began := time.Now()
+		write(w, make([]byte, size))
+		if w.Body.Len() != size || steps == 0 && len(w.writes) > 0 {
+			t.Errorf("%d of %d bytes, with the deadlines %v", w.Body.Len(), size, w.writes)
+		}
+		if steps > 0 && (len(w.writes) != steps+1 || w.writes[0].Before(began.Add(stallTimeout)) || !w.writes[steps].IsZero()) {
+			t.Errorf("%d bytes have the deadlines %v", size, w.writes)
+		}
+	}
 }
 
 // SetReadDeadline is called by [http.ResponseController].
