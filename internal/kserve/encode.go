@@ -54,16 +54,15 @@ func (r *Request) JSONSize(resp *infer.Response) (sum int64) {
 
 // jsonSize returns about how many bytes the elements of a tensor take as JSON.
 func jsonSize(t *tensor.Tensor) int64 {
-	width := 0 // of an element, with a comma
+	size := max(1, t.Type.Size())
+	width := len("-128,") + 16*(size-1)/7 // of an element, up to one of INT64
 	switch t.Type {
 	case tensor.Bytes:
 		return int64(len(t.Data)) // a length has four bytes, and quotes and a comma three
 	case tensor.FP32, tensor.FP64:
 		width = len("-0.12345678901234567,")
-	default:
-		width = len("-128,") + 16*(t.Type.Size()-1)/7 // up to those of INT64
 	}
-	return int64(len(t.Data) / max(1, t.Type.Size()) * width)
+	return int64(len(t.Data) / size * width)
 }
 
 // appendParameters appends the parameters of a response, if it has any. NaN and infinities

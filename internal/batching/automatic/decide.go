@@ -120,7 +120,7 @@ func (p *Policy) probing() int {
 	case p.opt.Instances == 1:
 		return 0
 	case p.soloBatches() < minSamples || p.aloneDue && p.probed <= probeBatches:
-		return 1 // measure single batches first, unless other models leave none alone
+		return 1 // measure single batches first, unless other models always run beside them
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
 	case p.cycle.rows > 0 && p.cycle.clientCount() < p.contention.probe:
