@@ -33,18 +33,15 @@ type DecodeOptions struct {
 
 	// Limits bound the request. The caller enforces the limit of the body's length.
 	Limits Limits
-
-	// Charge grows by the memory of tensors that were sent as JSON, before it is allocated. If it
-	// cannot, the error is [ErrOverBudget]. Nil means that there is no budget.
-	Charge *budget.Charge
 }
 
 // DecodeRequest decodes the body of an inference request. Tensors sent as binary data
-// become views of body; the others are copied into new memory.
+// become views of body; the others are copied into new memory, by which charge grows before it is
+// allocated. If it cannot, the error is [ErrOverBudget]. Nil means that there is no budget.
 //
 // The caller keeps its reference to body. If the error is nil, the caller also owns the
 // reference to the request's Memory.
-func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
+func DecodeRequest(body *buf.Buf, o DecodeOptions, charge *budget.Charge) (*Request, error) {
 	length, err := jsonLength(o.JSONLength, len(body.B))
 	if err != nil {
 		return nil, err
@@ -66,12 +63,12 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 	}
 	if arrays != nil {
 		// If this fails, decode the original document, so that errors have its offsets.
-		if req, err := o.decodeShort(body, length, short, arrays, &limits); err == nil || errors.Is(err, ErrOverBudget) {
+		if req, err := o.decodeShort(body, length, short, arrays, &limits, charge); err == nil || errors.Is(err, ErrOverBudget) {
 			return req, err
 		}
 	}
-	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:], charge: o.Charge}
-	req, err := d.decode(body)
+	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:]}
+	req, err := d.decode(body, charge)
 	if err == nil && o.JSONLength != "" && len(d.pending) == 0 {
 		o.storeHeader(body.B[:length], req)
 	}
@@ -89,25 +86,25 @@ var errLongArrays = errors.New("long arrays are left that are not the data of an
 
 // decodeShort decodes a document without its long arrays. It fails unless each of them is
 // the data of an input.
-func (o *DecodeOptions) decodeShort(body *buf.Buf, length int, short []byte, arrays []longArray, limits *Limits) (*Request, error) {
-	d := decoder{document: openDocument(short, limits), req: o.request(), rest: body.B[length:], charge: o.Charge}
+func (o *DecodeOptions) decodeShort(body *buf.Buf, length int, short []byte, arrays []longArray, limits *Limits, charge *budget.Charge) (*Request, error) {
+	d := decoder{document: openDocument(short, limits), req: o.request(), rest: body.B[length:]}
 	d.longArrays = arrays
-	req, err := d.decode(body)
+	req, err := d.decode(body, charge)
 	if err == nil && len(d.longArrays) > 0 {
 		req.Memory.Release()
-		d.discharge()
+		d.discharge(charge)
 		return nil, errLongArrays
 	}
 	return req, err
 }
 
 // decode decodes the document and closes it.
-func (d *decoder) decode(body *buf.Buf) (*Request, error) {
+func (d *decoder) decode(body *buf.Buf, charge *budget.Charge) (*Request, error) {
 	defer d.close()
 	if err := d.request(); err != nil {
 		return nil, err
 	}
-	if err := d.data(body); err != nil {
+	if err := d.data(body, charge); err != nil {
 		return nil, err
 	}
 	return d.req, nil
@@ -144,14 +141,13 @@ type decoder struct {
 	parameters int // of the request and its tensors so far
 
 	pending []pending
-	size    int64          // total bytes of the pending inputs
-	charge  *budget.Charge // for them; nil means that there is no budget
+	size    int64 // total bytes of the pending inputs
 }
 
 // discharge gives back what data has charged.
-func (d *decoder) discharge() {
-	if d.charge != nil && len(d.pending) > 0 {
-		d.charge.Shrink(int64(buf.Capacity(int(d.size))))
+func (d *decoder) discharge(charge *budget.Charge) {
+	if charge != nil && len(d.pending) > 0 {
+		charge.Shrink(int64(buf.Capacity(int(d.size))))
 	}
 }
 
@@ -243,13 +239,13 @@ func (d *decoder) parameterValue(kind ParameterKind, name string) (any, error) {
 }
 
 // data decodes the pending inputs into memory, and sets the request's Memory.
-func (d *decoder) data(body *buf.Buf) error {
+func (d *decoder) data(body *buf.Buf, charge *budget.Charge) error {
 	if len(d.pending) == 0 {
 		body.Retain()
 		d.req.Memory = body
 		return nil
 	}
-	if d.charge != nil && !d.charge.Grow(int64(buf.Capacity(int(d.size)))) {
+	if charge != nil && !charge.Grow(int64(buf.Capacity(int(d.size)))) {
 		return ErrOverBudget
 	}
 	memory := buf.Get(int(d.size))
@@ -258,7 +254,7 @@ func (d *decoder) data(body *buf.Buf) error {
 		var err error
 		if in.Data, err = p.append(memory.B[p.at:p.at:p.at+p.size], in.Type, d.limits); err != nil {
 			memory.Release()
-			d.discharge()
+			d.discharge(charge)
 			return withCountHint(err, in, &p)
 		}
 	}

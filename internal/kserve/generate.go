@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -14,22 +15,22 @@ import (
 // that has the name of one of inputs becomes that tensor, with a shape that follows from
 // the number of its elements; every other member becomes a parameter. The members of the
 // object "parameters" count as if they were members of the body. An empty body has no
-// members.
+// members. charge is as for [DecodeRequest].
 //
 // As in Triton, parameters such as priority have no meaning here: all are passed to the
 // model.
 //
 // The caller keeps its reference to body. If the error is nil, the caller also owns the
 // reference to the request's Memory.
-func DecodeGenerate(body *buf.Buf, inputs []catalog.Tensor, o DecodeOptions) (*Request, error) {
+func DecodeGenerate(body *buf.Buf, inputs []catalog.Tensor, o DecodeOptions, charge *budget.Charge) (*Request, error) {
 	limits := o.Limits.WithDefaults()
-	d := decoder{document: openDocument(body.B, &limits), req: o.request(), charge: o.Charge}
+	d := decoder{document: openDocument(body.B, &limits), req: o.request()}
 	defer d.close()
 	d.req.AcceptStream = true
 	if err := d.generate(inputs); err != nil {
 		return nil, err
 	}
-	if err := d.data(body); err != nil {
+	if err := d.data(body, charge); err != nil {
 		return nil, err
 	}
 	return d.req, nil

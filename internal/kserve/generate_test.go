@@ -25,7 +25,7 @@ var textModel = []catalog.Tensor{
 func decodeGenerate(doc string) (*Request, error) {
 	b := buf.Wrap([]byte(doc), nil)
 	defer b.Release()
-	return DecodeGenerate(b, textModel, DecodeOptions{Model: "m", Version: "3"})
+	return DecodeGenerate(b, textModel, DecodeOptions{Model: "m", Version: "3"}, nil)
 }
 
 func TestAMemberNamedLikeAnInputBecomesThatTensor(t *testing.T) {
@@ -178,7 +178,7 @@ func FuzzDecodeGenerate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		before := buf.Live()
 		b := buf.Wrap(doc, nil)
-		req, err := DecodeGenerate(b, textModel, DecodeOptions{Model: "m", Limits: Limits{Decoded: 1 << 16}})
+		req, err := DecodeGenerate(b, textModel, DecodeOptions{Model: "m", Limits: Limits{Decoded: 1 << 16}}, nil)
 		if err != nil {
 			if code := infer.CodeOf(err); code != infer.Invalid {
 				t.Errorf("code %v: %v", code, err)

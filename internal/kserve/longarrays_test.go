@@ -20,7 +20,7 @@ func whole(text string) (*Request, error) {
 	copy(body.B, text)
 	o := DecodeOptions{Model: "m"}
 	d := decoder{document: openDocument(body.B, &limits), req: o.request()}
-	return d.decode(body)
+	return d.decode(body, nil)
 }
 
 func TestADocumentIsReadTheSameWithoutItsArrays(t *testing.T) {
@@ -52,7 +52,7 @@ func TestADocumentIsReadTheSameWithoutItsArrays(t *testing.T) {
 		want, wrong := whole(text)
 		body := buf.Get(len(text))
 		copy(body.B, text)
-		got, err := DecodeRequest(body, DecodeOptions{Model: "m"})
+		got, err := DecodeRequest(body, DecodeOptions{Model: "m"}, nil)
 		if fmt.Sprint(err) != fmt.Sprint(wrong) {
 			t.Errorf("%.80s…: %v, want %v", text, err, wrong)
 		}

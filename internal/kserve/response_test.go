@@ -52,7 +52,7 @@ func TestAnInputHasOneSourceOfData(t *testing.T) {
 		`,"data":[1],"parameters":{"binary_data_size":1,"shared_memory_region":"region"}`: wrong + "set 'data' 'binary_data_size' 'shared_memory_region'",
 	} {
 		b, o := body(`{"inputs":[{"name":"A","shape":[1],"datatype":"UINT8"`+members+`}]}`, "")
-		_, err := DecodeRequest(b, o)
+		_, err := DecodeRequest(b, o, nil)
 		b.Release()
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", members, err, want)
@@ -66,7 +66,7 @@ func TestAHeaderWithJSONDataIsNotTakenForOneWithout(t *testing.T) {
 	decode(t, doc)
 	b, o := body(doc, "12345678")
 	defer b.Release()
-	req, err := DecodeRequest(b, o)
+	req, err := DecodeRequest(b, o, nil)
 	if err == nil {
 		req.Memory.Release()
 	}

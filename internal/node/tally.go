@@ -15,7 +15,7 @@ type Tally struct {
 
 // Add adds what happened on a node between before and now.
 func (t *Tally) Add(before, now *Figures) {
-	if now.Requests < before.Requests { // it was loaded again
+	if now.beganAfter(before) {
 		before = &Figures{}
 	}
 	t.Requests += now.Requests - before.Requests
@@ -29,6 +29,18 @@ func (t *Tally) Add(before, now *Figures) {
 	for _, b := range before.Times {
 		t.times[b.Most] -= b.Count
 	}
+}
+
+// beganAfter reports whether the version was loaded again since before: then it counts from zero.
+func (f *Figures) beganAfter(before *Figures) bool {
+	if f.Requests < before.Requests {
+		return true
+	}
+	counts := make(map[time.Duration]uint64, len(f.Times))
+	for _, b := range f.Times {
+		counts[b.Most] = b.Count
+	}
+	return slices.ContainsFunc(before.Times, func(b Bucket) bool { return counts[b.Most] < b.Count })
 }
 
 // P99 returns the 99th percentile of the times; 0 if there are none.

@@ -270,3 +270,17 @@ func TestRequestsThatAModelCanRunAreRecorded(t *testing.T) {
 		t.Errorf("recorded %+v, want %+v", got, want)
 	}
 }
+
+// A client that gets 404 does not ask again.
+func TestAModelWhoseFirstLoadHasJustBegunIsNotUnknown(t *testing.T) {
+	s := New(nil, Options{})
+	s.Started()
+	m := s.takeTurn("m")
+	if err := s.missing("m", ""); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("while files are read: %v", err)
+	}
+	<-m.turn
+	if err := s.missing("m", ""); infer.CodeOf(err) != infer.NotFound {
+		t.Errorf("afterwards: %v", err)
+	}
+}

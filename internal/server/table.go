@@ -122,7 +122,7 @@ func (s *Server) missing(name, version string) error {
 		return err
 	case m == nil:
 		return s.unknownModel(name, version)
-	case version == "" && m.loading():
+	case version == "" && (m.loading() || len(m.states) == 0 && len(m.turn) > 0): // its first load reads files
 		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).WithReason(infer.ModelLoading, name, "")
 	case version == "":
 		return infer.Errorf(infer.NotFound, "no version of model %q is loaded", name).WithReason(infer.NoVersionServes, name, "")

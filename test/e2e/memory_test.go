@@ -61,6 +61,7 @@ func attacks() []attack {
 		{name: "HTTP answers that nobody reads", run: unreadAnswers},
 		{name: "gRPC messages whose last byte does not come", run: withholdStreams},
 		{name: "compressed gRPC messages", run: compressedMessages},
+		{name: "JSON that is small as text", denied: true, run: zerosInJSON},
 	}
 }
 
@@ -230,6 +231,43 @@ func withhold(ctx context.Context, t *testing.T, s *servertest.Server, connectio
 	}
 	senders.Wait()
 	<-ctx.Done()
+}
+
+// zerosInJSON sends bodies of zeros, which are four times as large when they are decoded, and their
+// last bytes at once. Models that do not exist have a share of the budget each.
+func zerosInJSON(ctx context.Context, t *testing.T, s *servertest.Server) {
+	const clients, elements = 28, 4 << 20
+	head := fmt.Sprintf(`{"inputs":[{"name":"INPUT","datatype":"FP64","shape":[%d],"data":[0`, elements)
+	body := head + strings.Repeat(",0", elements-1) + "]}]}"
+	for ctx.Err() == nil {
+		var sent, ended sync.WaitGroup
+		complete := make(chan struct{})
+		for i := range clients {
+			c, err := net.Dial("tcp", strings.TrimPrefix(s.HTTP, "http://"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			sent.Add(1)
+			ended.Go(func() {
+				defer func() { _ = c.Close() }()
+				stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+				defer stop()
+				_, err := fmt.Fprintf(c, "POST /v2/models/x%d/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", i, len(body), body[:len(body)-1])
+				sent.Done()
+				<-complete
+				if err == nil {
+					_, err = c.Write([]byte(body[len(body)-1:])) // an error is a refusal
+				}
+				if err == nil {
+					_, _ = io.Copy(io.Discard, io.LimitReader(c, 1))
+				}
+			})
+		}
+		sent.Wait()
+		close(complete)
+		ended.Wait()
+	}
 }
 
 // unreadAnswers asks for answers of 30 MiB over HTTP, and reads none.

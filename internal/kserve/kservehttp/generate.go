@@ -9,7 +9,6 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/budget"
-	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/trace"
@@ -40,14 +39,18 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 	if err != nil {
 		return nil, err
 	}
-	req, err := h.decodeBody(w, r, charge, func(body *buf.Buf) (*kserve.Request, error) {
-		return kserve.DecodeGenerate(body, model.Inputs, kserve.DecodeOptions{
-			Model: r.PathValue("model"), Version: r.PathValue("version"), Limits: h.opts.Limits, Charge: charge,
-		})
-	})
+	body, err := h.bodyOf(w, r, charge)
 	if err != nil {
 		return nil, err
 	}
+	defer body.Release() // the request has its own reference if it uses the body
+	req, err := kserve.DecodeGenerate(body, model.Inputs, kserve.DecodeOptions{
+		Model: r.PathValue("model"), Version: r.PathValue("version"), Limits: h.opts.Limits,
+	}, charge)
+	if err != nil {
+		return nil, err
+	}
+	h.opts.ForwardHeaders.Forward(&req.Request, r.Header)
 	defer req.Memory.Release() // the model has its own reference while it reads the inputs
 	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), of
 	resp := kserve.GetResponse()

@@ -72,38 +72,32 @@ func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request)
 // decode reads the body of r and decodes it. charge grows by the memory that the request
 // needs. The caller releases the request's memory.
 func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*kserve.Request, error) {
-	return h.decodeBody(w, r, charge, func(body *buf.Buf) (*kserve.Request, error) {
-		req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
-			Model:      r.PathValue("model"),
-			Version:    r.PathValue("version"),
-			JSONLength: kserve.FirstValue(r.Header[kserve.JSONLengthHeader]),
-			Limits:     h.opts.Limits,
-			Charge:     charge,
-		})
-		if err != nil {
-			return nil, h.withExample(err, r)
-		}
-		return req, nil
-	})
+	body, err := h.bodyOf(w, r, charge)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Release() // the request has its own reference if it uses the body
+	req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
+		Model:      r.PathValue("model"),
+		Version:    r.PathValue("version"),
+		JSONLength: kserve.FirstValue(r.Header[kserve.JSONLengthHeader]),
+		Limits:     h.opts.Limits,
+	}, charge)
+	if err != nil {
+		return nil, h.withExample(err, r)
+	}
+	h.opts.ForwardHeaders.Forward(&req.Request, r.Header)
+	return req, nil
 }
 
-// decodeBody is decode for a body of any format. decode charges for memory of its own.
-func (h *handler) decodeBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge, decode func(*buf.Buf) (*kserve.Request, error)) (*kserve.Request, error) {
+// bodyOf reads the body of a request of any format. The caller owns the reference.
+func (h *handler) bodyOf(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*buf.Buf, error) {
 	panics.Point("http")
 	body, err := h.readBody(w, r, charge)
 	if infer.CodeOf(err) == infer.Unsupported { // the Content-Encoding is not supported
 		w.Header().Set("Accept-Encoding", "gzip, deflate")
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer body.Release() // the request has its own reference if it uses the body
-	req, err := decode(body)
-	if err != nil {
-		return nil, err
-	}
-	h.opts.ForwardHeaders.Forward(&req.Request, r.Header)
-	return req, nil
+	return body, err
 }
 
 // withExample extends an error about a JSON body with an example of a valid body for the
