@@ -132,7 +132,7 @@ func (s *topStream) watch(ctx context.Context, out io.Writer) error {
 	_, err := program.Run()
 	stop()
 	failed := <-done
-	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
+	if (errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted)) && !errors.Is(err, tea.ErrProgramPanic) {
 		err = nil
 	}
 	if errors.Is(failed, context.Canceled) {
@@ -166,7 +166,9 @@ func (topProgram) Init() tea.Cmd { return nil }
 func (p topProgram) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		p.view.width, p.view.height = msg.Width, msg.Height
+		if msg.Width > 0 && msg.Height > 0 { // a terminal may not know its size
+			p.view.width, p.view.height = msg.Width, msg.Height
+		}
 	case tea.KeyPressMsg:
 		switch key := msg.String(); key {
 		case "q", "ctrl+c", "esc":

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	tea "charm.land/bubbletea/v2"
 )
 
 // feed gives a view the events of a model that answers 100 requests per second in 6 ms, and of
@@ -28,6 +30,15 @@ func feed(t *testing.T, v *topView) {
 		if err := v.event(name, []byte(data)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestTopKeepsItsSizeOnATerminalThatDoesNotKnowIt(t *testing.T) {
+	p := topProgram{view: &topView{address: "here:8000", width: 80, sort: 'r'}}
+	p.Update(tea.WindowSizeMsg{})
+	feed(t, p.view)
+	if p.view.width != 80 || len(p.view.lines()) == 0 {
+		t.Errorf("a width of %d", p.view.width)
 	}
 }
 

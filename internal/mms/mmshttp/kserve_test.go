@@ -1,11 +1,13 @@
 package mmshttp
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/mms"
 )
@@ -86,6 +88,30 @@ func TestPathsOfTorchServeAreNotThoseOfMMS(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	for _, path := range []string{"/explanations/m", "/v1/models/m:predict", "/v2/models/m/infer"} {
 		f.want("POST", f.infer+path, "{}", 404, "ResourceNotFoundException")
+	}
+}
+
+// Handlers read headers without regard to case, and a description needs another right.
+func TestAClientCannotChooseAKindByAHeader(t *testing.T) {
+	for _, dialect := range []mms.Dialect{mms.TorchServe, mms.MultiModelServer} {
+		f := start(t, dialect, nil)
+		writeMar(t, f.store, "m", "1.0", "service", map[string]string{"service.py": explainer})
+		f.want("POST", f.manage+"/models?url=m-1.0.mar&initial_workers=1&synchronous=true", "", 200)
+		for _, name := range []string{"Describe", "explain"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.infer+"/predictions/m", strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set(name, "True")
+			resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(resp.Body)
+			if _ = resp.Body.Close(); err != nil || !strings.Contains(string(text), "predicted") {
+				t.Errorf("%v with %s: %s, %v", dialect, name, text, err)
+			}
+		}
 	}
 }
 

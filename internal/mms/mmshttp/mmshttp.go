@@ -129,6 +129,9 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string, segme
 	if !h.inference {
 		return errNoResource
 	}
+	// Handlers read these without regard to case: only the server says what a request is for.
+	r.Header.Del("Describe")
+	r.Header.Del("Explain")
 	if h.torch() {
 		r.Header["url_path"] = []string{""} // see predictVersion
 		r.Header["explain"] = []string{"False"}

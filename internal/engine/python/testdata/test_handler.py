@@ -27,6 +27,10 @@ class Requests(unittest.TestCase):
         self.assertEqual(headers.get("x-id"), "7")
         self.assertIsNone(headers.get("absent"))
 
+    def test_json_that_is_nested_too_deeply_is_not_decoded(self):
+        text = b"[" * 100_000
+        self.assertEqual(handler.value("application/json", text, True), bytearray(text))
+
     def test_nothing_is_decoded_if_that_is_not_wanted(self):
         parts, _ = handler.unpack(message([], [(b"body", b"application/json", b"[1]")]), False)
         self.assertEqual(parts, {"body": bytearray(b"[1]")})

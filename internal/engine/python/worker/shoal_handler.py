@@ -289,7 +289,7 @@ def value(kind, data, decode):
             return json.loads(bytes(data))
         if decode and kind.startswith("text"):
             return str(data, "utf-8")
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter if it is nested too deeply
         log.warning("a request is not valid %s, and is passed to the handler undecoded", kind)
     return bytearray(data)
 
