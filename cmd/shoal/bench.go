@@ -277,7 +277,7 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 	}
 	once, err := o.loads()
 	for _, l := range once {
-		if ids := w.sequences.Last - w.sequences.First + 1; o.sequenceIDs != "" && uint64(max(l.Concurrency, o.sequences)) > ids {
+		if ids := w.sequences.Last - w.sequences.First + 1; o.sequenceIDs != "" && uint64(cmp.Or(l.Concurrency, o.sequences)) > ids {
 			return w, fmt.Errorf("--sequence-id-range: %q has %d IDs, which are fewer than the sequences at the same time", o.sequenceIDs, ids)
 		}
 	}

@@ -108,6 +108,8 @@ func (s *topStream) read(ctx context.Context, query string, event func(name stri
 
 // printOnce prints the table after some events.
 func (s *topStream) printOnce(ctx context.Context, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, shortTimeout)
+	defer cancel()
 	view := topView{address: s.address, width: console.Width(out), sort: 'r'}
 	if err := s.read(ctx, "?count=5", view.event); err != nil {
 		return err

@@ -1,6 +1,7 @@
 """Calls over the local socket and over HTTP, which must behave the same."""
 
 import asyncio
+import gc
 import os
 import pathlib
 import signal
@@ -341,6 +342,24 @@ class OverTheSocket(Calls, unittest.TestCase):
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(10):
             asyncio.run(one())
+        self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 3)
+
+    def test_a_process_keeps_nothing_of_event_loops_with_calls_that_waited(self):
+        model = self.load("negate")
+
+        async def many():  # more than a connection has at once
+            await asyncio.gather(*[model.forward_async(rows(1)) for _ in range(200)])
+
+        async def leaves():
+            asyncio.ensure_future(model.forward_async(rows(1)))
+            await asyncio.sleep(0.01)
+
+        asyncio.run(many())
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            asyncio.run(many())
+            asyncio.run(leaves())
+        gc.collect()
         self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 3)
 
 

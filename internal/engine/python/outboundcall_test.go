@@ -141,6 +141,18 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_n
 	release(batch)
 }
 
+func TestAModelFindsItsDirectory(t *testing.T) {
+	inst := newAsking(t, `
+import os
+assert pb_utils.get_model_dir() == os.path.dirname(__file__), pb_utils.get_model_dir()
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]`, &fakeCaller{})
+	batch := calls(1)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	release(batch)
+}
+
 func TestAFailedCallIsReportedWithTritonsWording(t *testing.T) {
 	for _, tt := range []struct {
 		err  error

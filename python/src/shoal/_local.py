@@ -261,7 +261,7 @@ def failure(code: int, retry: int, text: bytes) -> _errors.Error:
 
 
 class _AsyncConnection:
-    """The connection that all calls of one event loop share. It holds no reference to the loop, so that it is deleted with it."""
+    """The connection that all calls of one event loop share. It refers to the loop only by calls that had to wait, or were not answered."""
 
     def __init__(self, connection: Connection, on_close: Callable[[], None]) -> None:
         self.connection, self.on_close = connection, on_close
@@ -460,6 +460,7 @@ class Local:
         loop = asyncio.get_running_loop()
         shared = self._async_connections.get(loop)
         if shared is None:
+            self._close_ended()
             connection = await loop.run_in_executor(None, self._connect)
             shared = self._async_connections.get(loop)
             if shared is None:
@@ -475,9 +476,17 @@ class Local:
         """Closes the idle connections. Those of event loops are closed when their calls have returned."""
         while self._idle:
             self._idle.pop().close()
+        self._close_ended()
         for loop, shared in list(self._async_connections.items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(shared.close_when_idle)
+
+    def _close_ended(self) -> None:
+        """Closes the connections of event loops that have ended, and which are not deleted because the connections refer to them."""
+        for loop, shared in list(self._async_connections.items()):
+            if loop.is_closed():
+                self._async_connections.pop(loop, None)
+                shared.connection.close()
 
 
 class _Resettable(Protocol):

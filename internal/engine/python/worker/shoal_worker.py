@@ -162,6 +162,7 @@ class Worker:
         path = os.path.join(folder, version, file)
         if not file.endswith(".py"):
             return shoal_files.open_model(path, args["name"], config)
+        pb_utils._model_dir = os.path.join(folder, version)
         if version:
             sys.path[:0] = [folder, os.path.join(folder, version)]
             # Imported under the name that it has in Triton, where versions are packages, so that it can import its siblings.

@@ -453,6 +453,14 @@ def _worker_call(document):
     return value
 
 
+_model_dir = ""  # set before the model is imported
+
+
+def get_model_dir():
+    """Returns the directory of the model's version."""
+    return _model_dir
+
+
 def is_model_ready(model_name, model_version=""):
     return bool(_worker_call({"do": "ready", "name": model_name, "version": str(model_version)}))
 
