@@ -188,6 +188,16 @@ func pipe(t *testing.T, m *Meter) (server, client net.Conn) {
 	return server, client
 }
 
+// flow is pipe with both ends read.
+func flow(t *testing.T, m *Meter) (server, client net.Conn) {
+	t.Helper()
+	near, far := pipe(t, m)
+	for _, end := range []net.Conn{near, far} {
+		go func() { _, _ = io.Copy(io.Discard, end) }()
+	}
+	return near, far
+}
+
 // TestTheDeadlineOfGRPCEndsARead has a client that sends nothing. grpc gives it a deadline for the
 // start of the connection.
 func TestTheDeadlineOfGRPCEndsARead(t *testing.T) {
@@ -230,9 +240,7 @@ func TestAStallInterruptsARead(t *testing.T) {
 func TestAClientThatTheServerHoldsBackIsNotStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Meter{}
-		c, client := pipe(t, m)
-		go func() { _, _ = io.Copy(io.Discard, client) }()
-		go func() { _, _ = io.Copy(io.Discard, c) }()
+		c, client := flow(t, m)
 		const window, increment = 100_000, 5000
 		for piece := range slices.Chunk(framed(t, func(f *http2.Framer) error {
 			return errors.Join(f.WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 20}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}))
@@ -263,9 +271,7 @@ func TestAClientThatTheServerHoldsBackIsNotStalled(t *testing.T) {
 func TestAClientThatReadsNothingIsStalledAlsoIfItIsHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Meter{}
-		c, client := pipe(t, m)
-		go func() { _, _ = io.Copy(io.Discard, client) }()
-		go func() { _, _ = io.Copy(io.Discard, c) }()
+		c, client := flow(t, m)
 		_, _ = client.Write(append([]byte(clientPreface), call(t, message(1<<20, defaultWindow-5))...))
 		_, _ = c.Write(call(t, make([]byte, defaultWindow))) // headers and data of an answer
 		time.Sleep(2 * defaultStall)
@@ -285,9 +291,7 @@ func TestAClientThatAllowsNoAnswerIsStalled(t *testing.T) {
 	for name, late := range map[string]bool{"from the start": false, "later": true} {
 		synctest.Test(t, func(t *testing.T) {
 			m := &Meter{}
-			c, client := pipe(t, m)
-			go func() { _, _ = io.Copy(io.Discard, client) }()
-			go func() { _, _ = io.Copy(io.Discard, c) }()
+			c, client := flow(t, m)
 			request := call(t, message(10, 10))
 			if late {
 				_, _ = client.Write(append([]byte(clientPreface), request...))
@@ -335,9 +339,7 @@ func TestAConnectionThatIsNotReadEnds(t *testing.T) {
 func TestAFirstFrameThatDoesNotEndIsStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Meter{}
-		c, client := pipe(t, m)
-		go func() { _, _ = io.Copy(io.Discard, client) }()
-		go func() { _, _ = io.Copy(io.Discard, c) }()
+		_, client := flow(t, m)
 		sent := append([]byte(clientPreface), call(t, message(1000, 1000))...)
 		_, _ = client.Write(sent[:len(sent)-1])
 		time.Sleep(2 * defaultStall)
@@ -365,7 +367,7 @@ func TestAResetIsNotReadWithinAHeaderBlock(t *testing.T) {
 	}
 }
 
-// A resetAfter resets stream 1 when so many bytes were read.
+// A resetAfter resets stream 1 when the given number of bytes was read.
 type resetAfter struct {
 	net.Conn
 	after int

@@ -11,6 +11,15 @@ import (
 // bodyProgress is how much of a body must arrive within the timeout of [BeginBody].
 const bodyProgress = 64 << 10
 
+const (
+	// AnswerStep is how much of a response a client must take within AnswerTimeout. Shorter
+	// responses fit into the kernel's buffers, mostly.
+	AnswerStep = 256 << 10
+
+	// AnswerTimeout is long enough for a network that pauses.
+	AnswerTimeout = 30 * time.Second
+)
+
 // A BodyTimer interrupts a client that does not get on with its body: if neither the next
 // 64 KiB of it nor the rest arrive within the timeout. A slow client that gets on is not
 // interrupted.

@@ -151,13 +151,15 @@ func (c *contention) choose(instances int) {
 // given factor over the best of any fewer. An exclusive batch has threads that two at once do not
 // have; several may make up for that where two do not.
 func growWhileFaster(instances, n int, times float64, speed func(int) float64) int {
-	for more := 2; n == 1 && speed(1) > 1 && more <= instances; more++ {
-		if speed(more) > times*speed(1) {
+	for more := n + 1; more <= instances; more++ {
+		faster := speed(more) > min(times, 1+enoughGain/float64(n))*bestSpeedup(n, speed)
+		exclusive := n == 1 && speed(1) > 1
+		switch {
+		case faster:
 			n = more
+		case !exclusive:
+			return n
 		}
-	}
-	for n < instances && speed(n+1) > min(times, 1+enoughGain/float64(n))*bestSpeedup(n, speed) {
-		n++
 	}
 	return n
 }

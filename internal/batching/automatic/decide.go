@@ -81,9 +81,13 @@ type situation struct {
 }
 
 // parallel returns how many batches should run in parallel while the given number of rows
-// waits. More than maxParallel have no estimate of their own: if that many pay, all run.
-func (p *Policy) parallel(rows int) int {
-	if n := p.estimatedParallel(rows); n < maxParallel {
+// waits.
+func (p *Policy) parallel(rows int) int { return p.instancesFor(p.estimatedParallel(rows)) }
+
+// instancesFor returns how many instances run if n batches should run in parallel. More than
+// maxParallel have no estimate of their own: if that many pay, all run.
+func (p *Policy) instancesFor(n int) int {
+	if n < maxParallel {
 		return n
 	}
 	return p.opt.Instances

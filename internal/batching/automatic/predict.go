@@ -27,9 +27,5 @@ func (p *Policy) Predict(size batching.Size, running int) time.Duration {
 // elements: the batch size in rows, and the number of parallel batches.
 func (p *Policy) Backlog(elements int64) (rows, running int) {
 	p.selectClass(elements)
-	running = max(p.contention.useful, p.contention.backlog, p.parallel(p.waitingRows))
-	if running >= maxParallel {
-		running = p.opt.Instances
-	}
-	return p.sizes.peak, running
+	return p.sizes.peak, p.instancesFor(max(p.contention.useful, p.contention.backlog, p.estimatedParallel(p.waitingRows)))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
 // Listener wraps l so that s sends each inference response in a single write, on TCP
@@ -83,7 +84,7 @@ func (c *conn) writeOnce(w http.ResponseWriter, size int, exact bool, write func
 	c.mu.Lock()
 	c.held = buf.Get(maxHeld)
 	c.held.B = c.held.B[:0]
-	c.timed, c.left = size > progressSize, 0
+	c.timed, c.left = size > kserve.AnswerStep, 0
 	c.mu.Unlock()
 	defer c.flush()
 	if write(w) == nil && exact {
@@ -102,7 +103,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.held.B = append(c.held.B, p...)
 		return len(p), nil
 	}
-	first := p[:min(len(p), progressSize)]
+	first := p[:min(len(p), kserve.AnswerStep)]
 	all := net.Buffers{c.held.B, first}
 	c.expect(len(c.held.B) + len(first))
 	c.held.B = c.held.B[:0]
@@ -111,7 +112,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	written := len(first)
 	for written < len(p) {
-		part := p[written:min(len(p), written+progressSize)]
+		part := p[written:min(len(p), written+kserve.AnswerStep)]
 		c.expect(len(part))
 		n, err := c.TCPConn.Write(part)
 		if written += n; err != nil {
@@ -130,17 +131,8 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{c}, r)
 }
 
-const (
-	// progressSize is how much of a response the client must take within stallTimeout.
-	// Shorter responses fit into the kernel's buffers, mostly.
-	progressSize = 256 << 10
-
-	// defaultStallTimeout is long enough for a network that pauses.
-	defaultStallTimeout = 30 * time.Second
-)
-
 // stallTimeout is changed by tests only.
-var stallTimeout = defaultStallTimeout
+var stallTimeout = kserve.AnswerTimeout
 
 // expect extends the deadline before n bytes are written, if the last one was for fewer. The
 // memory of a response must not be held for ever because its client does not read it. The caller
@@ -150,7 +142,7 @@ func (c *conn) expect(n int) {
 		return
 	}
 	if c.left -= n; c.left < 0 {
-		c.left = progressSize - n
+		c.left = kserve.AnswerStep - n
 		_ = c.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails only if the connection is closed
 	}
 }

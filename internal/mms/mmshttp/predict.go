@@ -107,23 +107,16 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 	return nil
 }
 
-const (
-	// writeStep is how much of an answer the client must take within stallTimeout. Shorter answers
-	// fit into the kernel's buffers, mostly.
-	writeStep    = 256 << 10
-	stallTimeout = 30 * time.Second
-)
-
 // write sends an answer. The client may have disconnected, or read nothing.
 func write(w http.ResponseWriter, body []byte) {
-	if len(body) <= writeStep {
+	if len(body) <= kserve.AnswerStep {
 		_, _ = w.Write(body)
 		return
 	}
 	client := http.NewResponseController(w)
 	defer func() { _ = client.SetWriteDeadline(time.Time{}) }() // the next answer starts without one
-	for step := range slices.Chunk(body, writeStep) {
-		_ = client.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails only if the connection is closed
+	for step := range slices.Chunk(body, kserve.AnswerStep) {
+		_ = client.SetWriteDeadline(time.Now().Add(kserve.AnswerTimeout)) // fails only if the connection is closed
 		if _, err := w.Write(step); err != nil {
 			return
 		}

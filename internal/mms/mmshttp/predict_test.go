@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
@@ -32,14 +33,14 @@ func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
 }
 
 func TestAClientHasATimeForEachPartOfALargeAnswer(t *testing.T) {
-	for size, steps := range map[int]int{writeStep: 0, writeStep + 1: 2, 10 * writeStep: 10} {
+	for size, steps := range map[int]int{kserve.AnswerStep: 0, kserve.AnswerStep + 1: 2, 10 * kserve.AnswerStep: 10} {
 		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
 		began := time.Now()
 		write(w, make([]byte, size))
 		if w.Body.Len() != size || steps == 0 && len(w.writes) > 0 {
 			t.Errorf("%d of %d bytes, with the deadlines %v", w.Body.Len(), size, w.writes)
 		}
-		if steps > 0 && (len(w.writes) != steps+1 || w.writes[0].Before(began.Add(stallTimeout)) || !w.writes[steps].IsZero()) {
+		if steps > 0 && (len(w.writes) != steps+1 || w.writes[0].Before(began.Add(kserve.AnswerTimeout)) || !w.writes[steps].IsZero()) {
 			t.Errorf("%d bytes have the deadlines %v", size, w.writes)
 		}
 	}
