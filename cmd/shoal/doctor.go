@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -33,8 +32,8 @@ and paths that the server would use.`,
 		Example: `  shoal doctor models
   shoal doctor models --http-port 9000 --json`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			if _, err := readSettings(cmd.Flags(), paths, os.Environ()); err != nil {
-				return misuse{err}
+			if _, _, err := opts.configure(cmd.Flags(), paths); err != nil {
+				return err
 			}
 			facts := doctor.Look(cmd.Context(), opts.examination())
 			return report(cmd.OutOrStdout(), facts.Judge(), asJSON)

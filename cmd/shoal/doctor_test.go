@@ -168,6 +168,12 @@ func TestTheDoctorLooksAtThePortsOfTheServer(t *testing.T) {
 		!strings.Contains(text, "ok    grpc port: 127.0.0.1:0 is free") || strings.Contains(text, "metrics port") {
 		t.Errorf("status %d:\n%s", status, text)
 	}
+	for _, flag := range []string{"--http-port=70000", "--address=0.0.0.0", "--reload --model-control-mode=explicit"} {
+		args := append([]string{"doctor", "../../examples/seed-device"}, strings.Fields(flag)...)
+		if text, status := shoal(t, args...); status != 2 {
+			t.Errorf("%s, which the server refuses: status %d:\n%s", flag, status, text)
+		}
+	}
 	if text, status := shoal(t, "doctor", t.TempDir()); status != 1 || !strings.Contains(text, "fail  models: none found") {
 		t.Errorf("status %d:\n%s", status, text)
 	}

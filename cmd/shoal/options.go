@@ -259,9 +259,6 @@ func (o *serveOptions) check() error {
 			errs = append(errs, fmt.Errorf("--%s: %d is not valid: expected %d to %d", n.flag, n.value, n.low, n.high))
 		}
 	}
-	if len(o.repositories) == 0 && !o.store.used() {
-		errs = append(errs, errors.New(`no models given; name a model file or a directory of models, as in "shoal serve model.onnx" or "shoal serve models"`))
-	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
 		errs = append(errs, fmt.Errorf("--load-model needs --model-control-mode=explicit; in mode %s %s", o.controlMode, map[bool]string{true: "requests load models", false: "all models are loaded"}[o.controlMode == "demand"]))
 	}
@@ -289,6 +286,14 @@ func (o *serveOptions) check() error {
 		errs = append(errs, fmt.Errorf("--reload cannot be combined with --model-control-mode=%s, in which clients decide what is loaded", o.controlMode))
 	}
 	return errors.Join(append(errs, o.store.check(), o.access.check())...)
+}
+
+// checkModels returns an error if there is nothing to serve.
+func (o *serveOptions) checkModels() error {
+	if len(o.repositories) > 0 || o.store.used() {
+		return nil
+	}
+	return errors.New(`no models given; name a model file or a directory of models, as in "shoal serve model.onnx" or "shoal serve models"`)
 }
 
 // An endpoint is an address that the server listens on.

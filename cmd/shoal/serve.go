@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/access"
@@ -78,23 +79,11 @@ Triton's other flags are ignored or rejected as docs/reference/flags.md says.`,
   shoal serve hf://sentence-transformers/all-MiniLM-L6-v2
   shoal serve models --http-port 9000 --log-requests`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
+			settings, store, err := opts.configure(cmd.Flags(), paths)
 			if err != nil {
-				return misuse{err}
+				return err
 			}
-			if opts.demo {
-				models, err := demoModels()
-				if err != nil {
-					return err
-				}
-				opts.repositories = append(opts.repositories, models)
-			}
-			opts.access.useFirstKey()
-			store, err := opts.store.settings()
-			if err != nil {
-				return misuse{err}
-			}
-			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...), &opts.access)); err != nil {
+			if err := opts.checkModels(); err != nil {
 				return misuse{err}
 			}
 			if err := opts.access.printFirstKey(cmd.OutOrStdout(), time.Now()); err != nil {
@@ -105,6 +94,30 @@ Triton's other flags are ignored or rejected as docs/reference/flags.md says.`,
 	}
 	opts.define(cmd.Flags())
 	return cmd
+}
+
+// configure reads all settings, and checks them.
+func (o *serveOptions) configure(flags *pflag.FlagSet, paths []string) (*settled, *mms.Settings, error) {
+	settings, err := readSettings(flags, paths, os.Environ())
+	if err != nil {
+		return nil, nil, misuse{err}
+	}
+	if o.demo {
+		models, err := demoModels()
+		if err != nil {
+			return nil, nil, err
+		}
+		o.repositories = append(o.repositories, models)
+	}
+	o.access.useFirstKey()
+	store, err := o.store.settings()
+	if err != nil {
+		return nil, nil, misuse{err}
+	}
+	if err := errors.Join(o.check(), checkAddresses(append(addresses(store), settings.settings...), &o.access)); err != nil {
+		return nil, nil, misuse{err}
+	}
+	return settings, store, nil
 }
 
 // runServe opens the log, checks what can be checked before ports are open, and serves.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,7 +205,7 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := opts.check(); err == nil && tt.want != "" || err != nil && err.Error() != tt.want {
+		if err := cmp.Or(opts.checkModels(), opts.check()); err == nil && tt.want != "" || err != nil && err.Error() != tt.want {
 			t.Errorf("%q: got %v, want %s", tt.args, err, tt.want)
 		}
 	}
