@@ -135,11 +135,11 @@ func TestALargeFileIsPutTogetherFromItsRanges(t *testing.T) {
 	}
 }
 
-// damage writes to a file of a tree, which is a link to the one in the cache.
-func damage(t *testing.T, tree *Tree, name, content string) {
+// damage writes to the file "model" of a tree, which is a link to the one in the cache.
+func damage(t *testing.T, tree *Tree) {
 	t.Helper()
-	path := filepath.Join(tree.Dir, name)
-	if err := errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+	path := filepath.Join(tree.Dir, "model")
+	if err := errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("wrong!!"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -147,15 +147,37 @@ func damage(t *testing.T, tree *Tree, name, content string) {
 func TestAFileThatIsDamagedOnDiskIsReadAgain(t *testing.T) {
 	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
 	s.put("model", "weights")
-	damage(t, mustFetch(t, c, s, 7), "model", "wrong!!")
+	damage(t, mustFetch(t, c, s, 7))
 	for _, from := range []int64{7, 0} {
 		if again := mustFetch(t, c, s, from); again.content(t, "model") != "weights" {
 			t.Errorf("found %q", again.content(t, "model"))
 		}
 	}
-	damage(t, mustFetch(t, c, s, 0), "model", "wrong!!") // after it was used without a check
+	damage(t, mustFetch(t, c, s, 0)) // after it was used without a check
 	if again := mustFetch(t, c, s, 7); again.content(t, "model") != "weights" {
 		t.Errorf("found %q", again.content(t, "model"))
+	}
+}
+
+// The store lists the same content in another way, so that it is read although the cache has it.
+func TestAFileThatWasJustReadReplacesOneThatIsDamagedOnDisk(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+	s.put("model", "weights")
+	damage(t, mustFetch(t, c, s, 7))
+	objects := s.list()
+	objects[0].md5 = nil
+	for range 2 {
+		tree, err := c.NewTree()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(tree.Release)
+		if err := tree.Add(t.Context(), s.Bucket, objects, "", "", &Progress{}); err != nil || tree.content(t, "model") != "weights" {
+			t.Errorf("found %q: %v", tree.content(t, "model"), err)
+		}
+	}
+	if c.used != 7 || len(c.blobs) != 1 {
+		t.Errorf("the cache counts %d bytes in %d files, want 7 in one", c.used, len(c.blobs))
 	}
 }
 
@@ -170,7 +192,7 @@ func TestAFileIsHashedOnceIfNobodyWritesToIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		damage(t, tree, "model", "wrong!!")
+		damage(t, tree)
 		if err := os.Chtimes(path, before.ModTime(), before.ModTime()); err != nil {
 			t.Fatal(err)
 		}

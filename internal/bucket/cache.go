@@ -497,17 +497,23 @@ var beforeRename = func() {}
 func (c *Cache) keep(file, digest string, size int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if entry := c.blobs[digest]; entry != nil { // from an object that the store lists otherwise
+	entry := c.blobs[digest]
+	if entry != nil { // from an object that the store lists otherwise
 		c.used -= size
-		entry.users++
-		return nil
+		if old, err := os.Stat(c.blob(digest)); err == nil && entry.is(old) {
+			entry.users++
+			return nil
+		}
 	}
 	beforeRename()
-	if err := os.Rename(file, c.blob(digest)); err != nil {
+	if err := os.Rename(file, c.blob(digest)); err != nil { // trees that have an old file keep it
 		return fmt.Errorf("model cache: %w", err)
 	}
-	entry := &cached{size: size, users: 1}
-	c.blobs[digest] = entry
+	if entry == nil {
+		entry = &cached{size: size}
+		c.blobs[digest] = entry
+	}
+	entry.users++
 	c.touchLocked(digest, entry)
 	entry.checked, _ = os.Stat(c.blob(digest)) // without it, the content is checked when it is used again
 	return syncDir(filepath.Join(c.dir, "blobs"))
