@@ -33,7 +33,7 @@ type Tensor struct {
 
 // Describe returns the metadata of a model whose configuration is cfg.
 func Describe(cfg *modelconfig.Config, versions ...string) *Metadata {
-	return &Metadata{Name: cfg.Name, Versions: versions, Platform: cfg.Backend, Inputs: tensors(cfg, cfg.Inputs), Outputs: tensors(cfg, cfg.Outputs)}
+	return &Metadata{Name: cfg.Name, Versions: versions, Platform: cfg.Platform(), Inputs: tensors(cfg, cfg.Inputs), Outputs: tensors(cfg, cfg.Outputs)}
 }
 
 func tensors(cfg *modelconfig.Config, specs []modelconfig.Tensor) []Tensor {

@@ -1,6 +1,7 @@
 package modelconfig
 
 import (
+	"cmp"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -15,6 +16,12 @@ var (
 		"onnxruntime": "model.onnx", "python": "model.py", "tensorrt": "model.plan", "pytorch": "model.pt", "openvino": "model.xml",
 	}
 )
+
+// Platform returns Triton's name for the kind of model, which is that of its backend if it has no
+// other.
+func (c *Config) Platform() string {
+	return cmp.Or(c.Proto.GetPlatform(), platformOf[c.Backend], c.Backend)
+}
 
 // Effective returns the complete configuration, with all defaults filled in. The caller
 // owns it. Settings that have no effect here get Triton's defaults.
