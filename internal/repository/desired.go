@@ -110,7 +110,7 @@ func newDesired(f *candidate, with override) (*desired, error) {
 		return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", cause).WithReason(infer.NoVersionAvailable, f.name, "")
 	}
 	for _, n := range served {
-		d.versions[n] = f.versions[n] + f.config*31 + with.fingerprint()
+		d.versions[n] = d.fingerprintOf(f, n)
 	}
 	if len(cfg.Steps) > 0 {
 		d.ensemble = cfg
@@ -144,10 +144,23 @@ func (d *desired) sources(sent *upload) []servable.Source {
 		}
 		if sent != nil {
 			src.Temporary, src.KeepFiles, src.AlwaysKeep = !sent.fetched, sent.keep, sent.fetched
+		} else {
+			src.Changed = func() bool { return d.changed(n) }
 		}
 		all = append(all, src)
 	}
 	return all
+}
+
+// fingerprintOf returns the fingerprint of a version, and of all else that decides how it runs.
+func (d *desired) fingerprintOf(f *candidate, version int64) fingerprint {
+	return f.versions[version] + f.config*31 + d.with.fingerprint()
+}
+
+// changed reports whether the files of a version are no longer those that were found.
+func (d *desired) changed(version int64) bool {
+	now, err := d.model.again()
+	return err != nil || d.fingerprintOf(now, version) != d.versions[version]
 }
 
 // config reads the configuration. Each version has its own copy, because missing fields are

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,24 @@ func (f *candidate) path() string {
 		return f.remote.url
 	}
 	return filepath.Join(f.dir, f.file)
+}
+
+// again returns the model as it is on this machine now.
+func (f *candidate) again() (*candidate, error) {
+	var models []*candidate
+	var err error
+	if f.file == "" {
+		models = make([]*candidate, 1)
+		models[0], err = scanEntry(f.dir)
+	} else {
+		models, err = scanPath(f.path())
+	}
+	for _, m := range models {
+		if m != nil && m.name == f.name {
+			return m, m.err
+		}
+	}
+	return nil, cmp.Or(err, fs.ErrNotExist)
 }
 
 // twice returns the error for two models of the same name.

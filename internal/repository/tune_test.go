@@ -154,6 +154,50 @@ func TestALoneBatchHasMoreThreadsWhereThatAnswersItSooner(t *testing.T) {
 	})
 }
 
+// changing is an engine that calls change after it has opened a model with two threads.
+type changing struct {
+	*elastic
+	change func()
+}
+
+func (e *changing) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	m, err := e.elastic.Load(ctx, src)
+	if src.Threads == 2 {
+		e.change()
+	}
+	return m, err
+}
+
+// Only the repository decides when new files are served.
+func TestFilesThatHaveChangedAreNotServedBecauseOtherThreadsAreBetter(t *testing.T) {
+	for _, tt := range []struct {
+		when  string
+		opens int // how often the version is opened
+	}{{"before it is opened again", 1}, {"meanwhile", 2}} {
+		t.Run(tt.when, func(t *testing.T) {
+			d := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1")
+			change := func() { d.write(map[string]string{"a/1/weights": "of another model"}) }
+			synctest.Test(t, func(t *testing.T) {
+				p := pacer.NewPortable()
+				defer p.Close()
+				eng := &changing{&elastic{threaded: threaded{simulated.Engine{Pacer: p}}}, change}
+				r := tuned(t, d, eng, p, setup{})
+				if tt.opens == 1 {
+					change()
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if v := find(t, r, "a"); threads(v) != [2]int{1, 0} || len(eng.loaded) != tt.opens {
+					t.Errorf("it runs with %d threads, and was opened %d times, want 1 and %d", threads(v), len(eng.loaded), tt.opens)
+				}
+				if err := r.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) {
 	d, kept := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1"), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -45,6 +45,10 @@ type Source struct {
 	// Temporary means that the files may be removed once the version is loaded, so that it
 	// cannot be opened a second time.
 	Temporary bool
+	// Changed reports whether the files are no longer those of the fingerprint. Such a version
+	// cannot be opened a second time either: the source decides when new files are served. Nil
+	// means that they do not change.
+	Changed func() bool
 	// KeepFiles, if not nil, keeps the files for a version that reads them again while it
 	// serves. The version calls release when it is closed.
 	KeepFiles func() (release func())

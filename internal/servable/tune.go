@@ -287,6 +287,9 @@ func (t *tuner) identify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if t.filesChanged() { // the hash may be that of other files: nothing is stored for it
+		return nil
+	}
 	name := cfg.Backend
 	if e, ok := t.v.runner.Engine.(engine.Releaser); ok {
 		name += " " + e.Release()
@@ -387,12 +390,32 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 	if err := t.env.idleGate.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.env.openWithRetries(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, padding: t.v.Config.Padding, padUnsafeReason: t.v.padUnsafeReason, inputs: &t.inputs})
+	v, err := t.openAgain(ctx, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, padding: t.v.Config.Padding, padUnsafeReason: t.v.padUnsafeReason, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}
 	steps, err = t.measure(ctx, v, s)
 	return steps, errors.Join(err, v.Close())
+}
+
+// errChanged is the error of a version whose files have changed since it was loaded.
+var errChanged = errors.New("its files have changed since it was loaded")
+
+// openAgain opens the version a second time, with other run-time parameters.
+func (t *tuner) openAgain(ctx context.Context, params tuning) (*Version, error) {
+	if t.filesChanged() {
+		return nil, errChanged
+	}
+	v, err := t.env.openWithRetries(ctx, t.v.Source, params)
+	if err == nil && t.filesChanged() { // maybe before they were read
+		return nil, errors.Join(errChanged, v.Close())
+	}
+	return v, err
+}
+
+func (t *tuner) filesChanged() bool {
+	changed := t.v.Source.Changed
+	return changed != nil && changed()
 }
 
 // measure completes the findings of a setting, on a version with that setting.
@@ -421,7 +444,7 @@ func (t *tuner) replaceVersion(ctx context.Context, params tuning) (replaced boo
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
 		t.env.idleGate.BeginWork()
 		defer t.env.idleGate.EndWork()
-		v, err = t.env.openWithRetries(ctx, t.v.Source, params)
+		v, err = t.openAgain(ctx, params)
 		return v, err
 	})
 	if err != nil || v == nil { // v is nil if the version was replaced in the meantime
