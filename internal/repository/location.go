@@ -240,7 +240,7 @@ func (l *remoteLocation) group(objects []bucket.Object) map[string][]*candidate 
 			dirs[name] = m
 			all[name] = append(all[name], m)
 		}
-		if n, ok := versionOf(first); ok && first != rest {
+		if n, ok := versionNumber(first); ok && first != rest {
 			m.add(n, o)
 		} else {
 			m.remote.shared = append(m.remote.shared, o)

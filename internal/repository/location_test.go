@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -106,6 +107,29 @@ func TestAStoreThatIsDownHarmsNoLoadedModel(t *testing.T) {
 		mustAsk(t, r, "a", time.Second) // from the cache
 		if n := eng.loadsOfA(); n != 2 {
 			t.Errorf("loaded %d times, want twice", n)
+		}
+	})
+}
+
+func TestAFetchThatFailedIsTriedAgainAtTheNextPoll(t *testing.T) {
+	large := func(name string) map[string]string { // the cache has room for one
+		return map[string]string{name + "/config.pbtxt": echoConfig, name + "/1/weights": strings.Repeat(name, 700<<10)}
+	}
+	poll := func(o *setup) { o.Mode = Poll }
+	remoteModels(t, large("a"), poll, func(t *testing.T, r *running, store *blob.Bucket, _ *slow) {
+		put(t, store, large("b"))
+		time.Sleep(4 * DefaultPoll)
+		if got := index(r); !strings.HasPrefix(got, "a 1 READY; b UNAVAILABLE") || !strings.Contains(got, "raise it") {
+			t.Fatalf("the index has %s", got)
+		}
+		for key := range large("a") {
+			if err := store.Delete(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(4 * DefaultPoll)
+		if got := serving(r, "b"); !slices.Equal(got, []int64{1}) {
+			t.Errorf("versions %v of the model serve, want 1; the index has %s", got, index(r))
 		}
 	})
 }

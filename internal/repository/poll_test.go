@@ -2,6 +2,7 @@ package repository
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine/ensemble"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -91,6 +93,28 @@ func TestAPollBetweenTwoWritesLoadsNothing(t *testing.T) {
 		d.remove("a")
 		at(33*time.Second, 2)
 		at(34 * time.Second)
+	})
+}
+
+func TestAPollDoesNotUnloadTheModelOfAnotherSource(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	synctest.Test(t, func(t *testing.T) {
+		r := polling(t, d, &tracked{}, slog.New(slog.DiscardHandler))
+		d.model("b", strings.Replace(echoConfig, `backend: "echo"`, `platform: "tensorrt_plan"`, 1), "1") // cannot be loaded
+		time.Sleep(4 * DefaultPoll)
+		other := servable.Source{Model: "b", Number: 9, Config: func() (*modelconfig.Config, error) {
+			return modelconfig.Parse("config.pbtxt", []byte(`name: "b"`+echoConfig))
+		}}
+		if err := r.Server.Load("b", "another source", func(context.Context, []*servable.Version) ([]servable.Source, error) {
+			return []servable.Source{other}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		d.remove("b")
+		time.Sleep(4 * DefaultPoll)
+		if got := serving(r, "b"); !slices.Equal(got, []int64{9}) {
+			t.Errorf("versions %v of the other source serve, want 9", got)
+		}
 	})
 }
 

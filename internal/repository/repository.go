@@ -426,10 +426,14 @@ func (r *Repository) notAllowed() error {
 		WithReason(infer.LoadNotAllowed, "", "")
 }
 
+// unload takes a model out of service, if it is this repository's.
 func (r *Repository) unload(name string) {
 	r.mu.Lock()
 	delete(r.models, name)
 	r.mu.Unlock()
+	if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
+		return // the poll has seen that files of the same name are gone
+	}
 	if r.demand != nil {
 		r.demand.unload(name)
 		return
@@ -487,6 +491,14 @@ func (r *Repository) change(name string, with override) error {
 		}
 		return loadRefused(name, err)
 	}
+	unreached := func(err error) error {
+		if infer.CodeOf(err) == infer.Unavailable { // the next check tries again, although the files are the same
+			r.mu.Lock()
+			r.claimLocked(name).over.tried = 0
+			r.mu.Unlock()
+		}
+		return refuse(err)
+	}
 	err := r.server.Load(name, r.owner(), func(ctx context.Context, have []*servable.Version) ([]servable.Source, error) {
 		before = have
 		if err := r.loadMembers(ctx, name, with, nil); err != nil {
@@ -494,13 +506,13 @@ func (r *Repository) change(name string, with override) error {
 		}
 		f, full, err := r.source(name, with)
 		if err != nil {
-			return nil, refuse(err)
+			return nil, unreached(err)
 		}
 		with, at = full, f.whole() // of all versions, although only those that serve are fetched
 		if len(with.Files) > 0 {
 			sent = newUpload(f.dir)
 		} else if f, sent, err = r.fetch(ctx, f, r.selected(with)); err != nil {
-			return nil, refuse(err)
+			return nil, unreached(err)
 		}
 		r.mu.Lock()
 		r.claimLocked(name).over = pollState{tried: at, seen: at}

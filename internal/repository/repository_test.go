@@ -450,6 +450,14 @@ func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
 	}
 }
 
+func TestANumberIsTheNameOfAModelIfThatHasVersions(t *testing.T) {
+	d := newDisk(t).model("7", echoConfig, "1").write(map[string]string{"8/2/weights": "", "8/config.pbtxt": echoConfig, "8/3": "a file"})
+	r := mustStart(t, d, &tracked{}, setup{})
+	if got := index(r); got != "7 1 READY; 8 2 READY" {
+		t.Errorf("the index has %s", got)
+	}
+}
+
 func TestARemoteRepositorySaysWhatIsSupported(t *testing.T) {
 	for path, want := range map[string]string{
 		"s3://bucket/models":    `model repository: s3://bucket/models: only "shoal serve" reads buckets; copy it with "aws s3 sync s3://bucket/models models", or mount it, and name the local directory`,

@@ -106,7 +106,7 @@ func scanPath(path string) ([]*candidate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model repository: %w", err)
 	}
-	if isModel(entries) {
+	if isModel(path, entries) {
 		return nil, fmt.Errorf("model repository: %s is the directory of a single model; name the directory that contains it, %s", path, filepath.Dir(path))
 	}
 	var models []*candidate
@@ -153,11 +153,18 @@ func CheckLocal(path string) error {
 	return fmt.Errorf("model repository: %s: %s; %s, or mount it, and name the local directory", path, problem, how)
 }
 
-// isModel reports whether a directory belongs to a single model.
-func isModel(entries []fs.DirEntry) bool {
+// isModel reports whether a directory, given its entries, belongs to a single model. A directory
+// whose name is a number is a version, unless it is a model itself.
+func isModel(path string, entries []fs.DirEntry) bool {
 	for _, e := range entries {
-		if _, version := versionOf(e.Name()); e.Name() == "config.pbtxt" || version {
+		if e.Name() == "config.pbtxt" {
 			return true
+		}
+		if _, ok := versionOf(path, e); ok {
+			inner := filepath.Join(path, e.Name())
+			if files, _ := os.ReadDir(inner); !isModel(inner, files) {
+				return true
+			}
 		}
 	}
 	return false
@@ -213,7 +220,7 @@ func scanEntry(path string) (*candidate, error) {
 			continue
 		}
 		whole := fingerprintOf(filepath.Join(path, e.Name()))
-		if n, ok := versionOf(e.Name()); ok {
+		if n, ok := versionOf(path, e); ok {
 			m.versions[n] = whole
 		} else {
 			m.config = m.config*31 + whole
@@ -239,8 +246,18 @@ func badName(path, name string) error {
 	return fmt.Errorf("%s: %q is not a valid model name; rename it: names have %s", path, name, modelconfig.NameRule)
 }
 
-// versionOf returns the number of a version's directory.
-func versionOf(name string) (int64, bool) {
+// versionOf returns the number of an entry of a directory, if that is a version's directory.
+func versionOf(dir string, e fs.DirEntry) (int64, bool) {
+	n, ok := versionNumber(e.Name())
+	if !ok {
+		return 0, false
+	}
+	info, err := os.Stat(filepath.Join(dir, e.Name())) // follows links
+	return n, err == nil && info.IsDir()
+}
+
+// versionNumber returns the number of a version's directory, given its name.
+func versionNumber(name string) (int64, bool) {
 	n, err := strconv.ParseInt(name, 10, 64)
 	return n, err == nil && n >= 0 && strconv.FormatInt(n, 10) == name
 }
