@@ -196,6 +196,13 @@ class TritonPythonModel:
         x = requests[0].inputs()[0].as_numpy()
         answers = await asyncio.gather(*[pb_utils.InferenceRequest(model_name="other", inputs=[pb_utils.Tensor("IN", x + i)]).async_exec() for i in range(4)])
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", sum(a.output_tensors()[0].as_numpy() for a in answers))])]`,
+		"tasks": `
+class TritonPythonModel:
+    async def execute(self, requests):
+        import asyncio
+        x = requests[0].inputs()[0].as_numpy()
+        answers, _ = await asyncio.wait([pb_utils.InferenceRequest(model_name="other", inputs=[pb_utils.Tensor("IN", x + i)]).async_exec() for i in range(4)])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", sum(a.result().output_tensors()[0].as_numpy() for a in answers))])]`,
 		"threads": `
 from concurrent.futures import ThreadPoolExecutor
 class TritonPythonModel:

@@ -89,6 +89,33 @@ class TritonPythonModel:
 	}
 }
 
+func TestPackagesOfAModelListTheirModulesAndReadTheirData(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+import parts
+class TritonPythonModel:
+    def execute(self, requests):
+        y = np.full((1, 4), parts.n, np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", y)]) for r in requests]
+`)
+	write(t, f.src.Dir, map[string]string{
+		"parts/__init__.py": `
+import importlib, pkgutil
+names = [m.name for m in pkgutil.iter_modules(__path__)]
+assert names == ["one", "two"], names
+n = sum(importlib.import_module("parts." + name).n for name in names) + int(pkgutil.get_data("parts", "data.txt"))
+`,
+		"parts/one.py": "n = 1", "parts/two.py": "n = 10", "parts/data.txt": "100",
+	})
+	batch := calls(0)
+	if err := f.open(t).RunEach(t.Context(), batch); err != nil {
+		t.Fatalf("%v\n%s", err, f.log)
+	}
+	defer release(batch)
+	if got := first(t, &batch[0]); got != 111 {
+		t.Errorf("the model answers %v", got)
+	}
+}
+
 // TestATracebackShowsTheCodeThatWasLoaded: not the line that the file has now.
 func TestATracebackShowsTheCodeThatWasLoaded(t *testing.T) {
 	f := newFixture(t, identityConfig, `raise ValueError("boom") # loaded`)

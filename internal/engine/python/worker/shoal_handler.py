@@ -3,6 +3,7 @@
 Requests over MMS's REST API consist of more than a body. They are encoded as an envelope; internal/mms/message.go is the other side.
 """
 
+import enum
 import importlib
 import importlib.util
 import inspect
@@ -75,11 +76,46 @@ class RequestProcessor:
         return self._response_header.get(key)
 
 
+class Dimension:
+    """A property of a metric's value."""
+
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+
+class MetricTypes(enum.Enum):
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+class CachingMetric:
+    """A metric that a handler creates once, and then gives values."""
+
+    def __init__(self, store, name, unit, dimension_names):
+        self.store, self.name, self.unit, self.dimension_names = store, name, unit, dimension_names
+
+    def add_or_update(self, value, dimension_values=(), request_id=""):
+        if len(dimension_values) != len(self.dimension_names):
+            raise ValueError("found the dimension values %s of the metric %s, expected one for each of %s" % (list(dimension_values), self.name, self.dimension_names))
+        self.store.add_metric(self.name, value, self.unit, dimensions=[Dimension(*pair) for pair in zip(self.dimension_names, dimension_values)])
+
+    update = add_or_update
+
+
 class MetricsStore:
     """Writes the metrics of a handler to the log, one line each."""
 
     def __init__(self, request_ids=None, model_name=""):
         self.request_ids, self.model_name, self.store = request_ids, model_name, []
+        self.cache = {}  # by name and type
+
+    def add_metric_to_cache(self, metric_name, unit, dimension_names=None, metric_type=MetricTypes.COUNTER):
+        one = self.cache[metric_name, metric_type] = CachingMetric(self, metric_name, unit, dimension_names or [])
+        return one
+
+    def get_metric(self, metric_name, metric_type=MetricTypes.COUNTER):
+        if (metric_name, metric_type) not in self.cache:
+            raise KeyError("no metric %s of this type; create it with add_metric_to_cache" % metric_name)
+        return self.cache[metric_name, metric_type]
 
     def add_metric(self, name, value, unit="", idx=None, dimensions=None, **_):
         text = ",".join("%s:%s" % (getattr(d, "name", d), getattr(d, "value", "")) for d in dimensions or [])
@@ -156,6 +192,7 @@ SHIM = {
     "mms.context": {"Context": Context, "RequestProcessor": RequestProcessor},
     "mms.service": {"PredictionException": PredictionException, "emit_metrics": emit_metrics},
     "mms.metrics": {},
+    "mms.metrics.dimension": {"Dimension": Dimension},
     "mms.metrics.metrics_store": {"MetricsStore": MetricsStore},
     "ts": {},
     "ts.context": {"Context": Context, "RequestProcessor": RequestProcessor},
@@ -163,6 +200,8 @@ SHIM = {
     "ts.utils": {},
     "ts.utils.util": {"PredictionException": PredictionException},
     "ts.metrics": {},
+    "ts.metrics.dimension": {"Dimension": Dimension},
+    "ts.metrics.metric_type_enum": {"MetricTypes": MetricTypes},
     "ts.metrics.metrics_store": {"MetricsStore": MetricsStore},
 }
 

@@ -55,6 +55,12 @@ class Finder:
     def invalidate_caches(self):
         self.disk.invalidate_caches()
 
+    def iter_modules(self, prefix=""):
+        """Lists the modules for pkgutil: those on disk, which are named like those of the snapshot unless some were added or removed since."""
+        import pkgutil  # few models need it
+
+        return pkgutil.iter_importer_modules(self.disk, prefix)
+
 
 class Loader(importlib.machinery.SourceFileLoader):
     """Loads one module from the snapshot."""
@@ -63,6 +69,8 @@ class Loader(importlib.machinery.SourceFileLoader):
         raise OSError("bytecode on disk may be of another source")
 
     def get_data(self, path):
+        if path not in _sources:  # a data file beside the module
+            return super().get_data(path)
         data = _sources[path]
         lines = importlib.util.decode_source(data).splitlines(keepends=True)
         linecache.cache[path] = len(data), None, lines, path  # for tracebacks

@@ -273,7 +273,13 @@ class InferenceRequest:
 
     def async_exec(self, decoupled=False):
         """Like exec, but awaitable. The request is sent immediately."""
-        return _awaited(ResponseIterator(self._begin(decoupled)), decoupled)
+        import asyncio  # slow to import, and few models need it
+
+        answers = _awaited(ResponseIterator(self._begin(decoupled)), decoupled)
+        try:
+            return asyncio.get_running_loop().create_task(answers)
+        except RuntimeError:  # no loop runs here: it is awaited later
+            return answers
 
     def _begin(self, decoupled):
         p = self._properties
