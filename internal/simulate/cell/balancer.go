@@ -17,7 +17,39 @@ type copyOf struct {
 	served      served
 	inFlight    []uint16 // by proxy
 	readyAt     Time
-	lost        bool // its node was killed
+	lost        bool     // its node was killed
+	health      []health // by proxy; nil while no connection has failed
+}
+
+// health is what a proxy knows of a copy. As in Envoy, it knows nothing of other models of the node.
+type health struct {
+	failures int  // in a row
+	until    Time // it sends no requests here
+}
+
+// observe adds the outcome of a request to what its proxy knows, and reports whether the proxy
+// ejects the copy for that.
+func (to *copyOf) observe(r *request, now Time) bool {
+	if to.health == nil {
+		if r.outcome != broken {
+			return false
+		}
+		to.health = make([]health, len(to.inFlight))
+	}
+	h := &to.health[r.proxy]
+	if h.failures++; r.outcome != broken {
+		h.failures = 0
+	}
+	if h.failures < ejectAfter {
+		return false
+	}
+	*h = health{until: now + ejectFor}
+	return true
+}
+
+// ejected reports whether a proxy sends no requests to a copy.
+func (to *copyOf) ejected(proxy int16, now Time) bool {
+	return to.health != nil && to.health[proxy].until > now
 }
 
 const (
@@ -27,20 +59,31 @@ const (
 	// loadBound is by how much the load of a copy may exceed the mean in a ring hash, Envoy's
 	// hash_balance_factor.
 	loadBound = 1.25
-	// downFor is for how long a proxy sends no requests to a node after a connection failed.
-	downFor = Time(5e9)
+	// A proxy sends no requests to a copy for ejectFor after so many failures in a row, as a cell
+	// sets it in Envoy (internal/cell/xds).
+	ejectAfter = 3
+	ejectFor   = Time(5e9)
 )
 
-// pick returns the copy that the proxy of a request sends it to, but not to one that it has
-// tried. It returns nil if there is none.
+// pick returns the copy that the proxy of a request sends it to: one that was not tried, if there
+// is one. It returns nil if no copy is usable.
 func (c *cell) pick(r *request) *copyOf {
+	if to := c.pickFresh(r); to != nil || r.tries == 0 {
+		return to
+	}
+	all := *r
+	all.tried = [maxRetries]*copyOf{}
+	return c.pickFresh(&all)
+}
+
+func (c *cell) pickFresh(r *request) *copyOf {
 	route := &c.routes[r.model]
 	among := route.active
 	if len(route.spare) > 0 {
 		switch {
 		case r.tries == 1:
 			among = route.spare // Envoy's first retry has another priority, and the second one any
-		case c.anyDown && c.chance.Float64() >= spillFactor*c.healthy(r, among):
+		case c.ejects && c.chance.Float64() >= spillFactor*c.healthy(r.proxy, among):
 			among = route.spare
 		}
 	}
@@ -59,14 +102,14 @@ func (c *cell) pick(r *request) *copyOf {
 
 // usable reports whether the proxy of a request may send it to a copy.
 func (c *cell) usable(r *request, to *copyOf) bool {
-	return !slices.Contains(r.tried[:r.tries], to) && (!c.anyDown || c.downUntil[int(to.node)*c.cfg.Proxies+int(r.proxy)] <= c.now)
+	return !slices.Contains(r.tried[:r.tries], to) && !to.ejected(r.proxy, c.now)
 }
 
-// healthy returns the share of copies that are usable, as far as the request's proxy knows.
-func (c *cell) healthy(r *request, all []*copyOf) float64 {
+// healthy returns the share of copies that a proxy has not ejected.
+func (c *cell) healthy(proxy int16, all []*copyOf) float64 {
 	n := 0
 	for _, to := range all {
-		if c.usable(r, to) {
+		if !to.ejected(proxy, c.now) {
 			n++
 		}
 	}

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"flag"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -288,4 +289,43 @@ func (p halves) Decide(now batching.Time, line batching.Line) batching.Decision 
 	d := p.Policy.Decide(now, line)
 	d.Take = (d.Take + 1) / 2
 	return d
+}
+
+// A proxy is an Envoy: it counts the failures of each model by itself.
+func TestAProxyEjectsACopyAfterThreeFailuresInARow(t *testing.T) {
+	to := &copyOf{inFlight: make([]uint16, 2)}
+	now := Time(time.Minute)
+	observe := func(all ...outcome) (ejects int) {
+		for _, o := range all {
+			if to.observe((&request{proxy: 1}).with(o), now) {
+				ejects++
+			}
+		}
+		return ejects
+	}
+	if observe(broken, broken, answered, broken, broken, refused) != 0 || to.ejected(1, now) {
+		t.Error("ejected after two failures in a row")
+	}
+	if observe(broken, broken, broken) != 1 || !to.ejected(1, now) || to.ejected(0, now) {
+		t.Error("not ejected after three failures, or by a proxy that saw none")
+	}
+	if now += ejectFor; to.ejected(1, now) {
+		t.Error("ejected for longer than Envoy does")
+	}
+}
+
+func TestARetryGoesToACopyThatWasTriedIfThereIsNoOther(t *testing.T) {
+	c := &cell{routes: make([]route, 1), cfg: Config{Balancer: ActiveSet}, chance: rand.New(rand.NewPCG(1, 1))}
+	a, b := &copyOf{inFlight: make([]uint16, 1)}, &copyOf{inFlight: make([]uint16, 1)}
+	c.routes[0].active = []*copyOf{a, b}
+	r := &request{tries: 1, tried: [maxRetries]*copyOf{a}}
+	for range 20 {
+		if c.pick(r) != b {
+			t.Fatal("the copy that was tried is picked again")
+		}
+	}
+	r.tries, r.tried[1] = 2, b
+	if c.pick(r) == nil {
+		t.Error("no copy is picked, so that a request that was refused counts as lost")
+	}
 }

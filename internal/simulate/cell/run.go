@@ -58,24 +58,23 @@ type cell struct {
 	now    Time
 	chance *rand.Rand
 
-	nodes     []*node
-	order     *order
-	routes    []route
-	toNode    fifo
-	toProxy   fifo
-	free      []*request
-	number    uint64
-	arrivals  alias
-	rates     []float64 // by model, as clients send
-	load      float64
-	arrival   Time // of the next request
-	recorded  int
-	retrying  map[int64]int // retries in flight by proxy and model
-	proxies   []int16       // that are alive
-	turns     []uint16      // of round robin, by model and proxy
-	downUntil []Time        // by node and proxy
-	anyDown   bool
-	kills     bool
+	nodes    []*node
+	order    *order
+	routes   []route
+	toNode   fifo
+	toProxy  fifo
+	free     []*request
+	number   uint64
+	arrivals alias
+	rates    []float64 // by model, as clients send
+	load     float64
+	arrival  Time // of the next request
+	recorded int
+	retrying map[int64]int // retries in flight by proxy and model
+	proxies  []int16       // that are alive
+	turns    []uint16      // of round robin, by model and proxy
+	ejects   bool          // a proxy has ejected a copy
+	kills    bool
 
 	asked   []uint32 // rows of first tries that reached nodes since the last report, by model
 	control control
@@ -97,7 +96,7 @@ func newCell(cfg Config) (*cell, error) {
 	c := &cell{
 		cfg: cfg, chance: rand.New(rand.NewPCG(cfg.Seed, 1)), load: 1,
 		order: newOrder(len(cfg.Nodes)), routes: make([]route, len(cfg.Models)), rates: make([]float64, len(cfg.Models)),
-		retrying: map[int64]int{}, turns: make([]uint16, len(cfg.Models)*cfg.Proxies), downUntil: make([]Time, len(cfg.Nodes)*cfg.Proxies),
+		retrying: map[int64]int{}, turns: make([]uint16, len(cfg.Models)*cfg.Proxies),
 		asked: make([]uint32, len(cfg.Models)), figures: newFigures(&cfg),
 	}
 	for _, e := range cfg.Events {
@@ -238,9 +237,8 @@ func (c *cell) receive(r *request) {
 			delete(c.retrying, key)
 		}
 	}
-	if r.outcome == broken {
-		c.anyDown = true
-		c.downUntil[int(r.to.node)*c.cfg.Proxies+int(r.proxy)] = c.now + downFor
+	if r.to.observe(r, c.now) {
+		c.ejects = true
 	}
 	switch {
 	case r.outcome == answered:
