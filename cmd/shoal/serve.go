@@ -462,8 +462,9 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
 // newBudget returns the budget of requests: the given number of bytes, or if that is 0 half
 // of the memory of the machine. It also makes the garbage collector work harder before the
-// process needs much more than the budget, unless the user has set GOMEMLIMIT.
-func newBudget(bytes, memory int64) *budget.Budget {
+// process needs much more than the budget, unless the user has set GOMEMLIMIT. serves reports
+// whether a model serves.
+func newBudget(bytes, memory int64, serves func(model string) bool) *budget.Budget {
 	if bytes == 0 {
 		bytes = memory / 2
 	}
@@ -476,7 +477,7 @@ func newBudget(bytes, memory int64) *budget.Budget {
 	all := budget.New(bytes)
 	// When memory is scarce, the buffers of requests that have ended would count twice: pools keep
 	// them for others, which may be too large for them.
-	all.Refused = atMostEverySecond(freeMemory)
+	all.Refused, all.Serves = atMostEverySecond(freeMemory), serves
 	return all
 }
 
@@ -529,7 +530,7 @@ const reservedMemory = 64 << 20
 // ports returns those that the options ask for.
 func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
-	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit)
+	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit, func(model string) bool { return len(p.backend.Versions(model)) > 0 })
 	meter := &http2meter.Meter{Budget: requests}
 	logging := loggingOf(log)
 	if logging != nil && !opts.allowLogging {

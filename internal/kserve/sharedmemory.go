@@ -363,7 +363,7 @@ func (a *Attachment) read(req *infer.Request, inputs []sharedInput) error {
 			return err
 		}
 	}
-	a.charge = a.regions.opts.Budget.Open(req.Model)
+	a.charge = a.regions.opts.Budget.OpenModel(req.Model)
 	if !a.charge.Grow(int64(buf.Capacity(int(size)))) {
 		return ErrOverBudget
 	}

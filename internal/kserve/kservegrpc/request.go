@@ -141,7 +141,7 @@ func (r *reader) charge() error {
 		return nil
 	}
 	r.charged = true
-	r.message.charge = r.budget.Open(r.message.ModelName)
+	r.message.charge = r.budget.OpenModel(r.message.ModelName)
 	return r.growCharged(r.size)
 }
 

@@ -127,7 +127,7 @@ const oneResponse = "generate expects model to produce exactly 1 response, use g
 func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 	span := h.beginTrace(r)
 	defer func() { kserve.EndTrace(span, err) }()
-	charge := h.opts.Budget.Open(r.PathValue("model"))
+	charge := h.opts.Budget.OpenModel(r.PathValue("model"))
 	defer charge.Close() // when the response has been sent
 	g, err := h.openGeneration(w, r, &charge, span.Request())
 	if err != nil {
@@ -161,7 +161,7 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) (err error) {
 	span := h.beginTrace(r)
 	defer func() { kserve.EndTrace(span, err) }()
-	charge := h.opts.Budget.Open(r.PathValue("model"))
+	charge := h.opts.Budget.OpenModel(r.PathValue("model"))
 	defer charge.Close()
 	g, err := h.openGeneration(w, r, &charge, span.Request())
 	if err != nil {

@@ -38,7 +38,7 @@ func (h *handler) beginTrace(r *http.Request) *trace.Root {
 
 // run is infer for a request whose trace is of; nil if it is not traced.
 func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request) error {
-	charge := h.opts.Budget.Open(r.PathValue("model"))
+	charge := h.opts.Budget.OpenModel(r.PathValue("model"))
 	defer charge.Close() // when the response has been sent
 	req, err := h.decode(w, r, &charge)
 	if err != nil {

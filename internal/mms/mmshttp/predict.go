@@ -52,7 +52,7 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		h.forward(w, r, model, version)
 		return nil
 	}
-	charge := h.opts.Budget.Open(model)
+	charge := h.opts.Budget.OpenModel(model)
 	defer charge.Close() // when the response has been sent
 	parts, err := h.parts(w, r, query, &charge)
 	if err != nil {
