@@ -299,7 +299,7 @@ cover: ## test coverage
 	@echo "line by line: go tool cover -html bin/cover.out"
 
 .PHONY: attacks
-attacks: build ## six ways to take memory, on a server with a budget of 256 MiB; 2 min, quiet
+attacks: build ## eight ways to take memory, on a server with a budget of 256 MiB; 2 min, quiet
 	go test -tags e2e -count 1 -timeout 10m -v -run TestRequestsStayWithinTheMemoryBudget ./test/e2e -attacks
 
 .PHONY: overload

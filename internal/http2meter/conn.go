@@ -229,8 +229,11 @@ func (c *inbound) end(f *frame) (stop bool) {
 	return len(c.toGRPC) > 0
 }
 
-// open begins a stream.
+// open begins a stream. It returns nil if the connection is closed, or is closed for that.
 func (c *conn) open(id uint32) *stream {
+	if c.closed { // meanwhile
+		return nil
+	}
 	if len(c.streams) >= maxStreams {
 		_ = c.Conn.Close() // grpc notices, and closes c
 		return nil
@@ -242,6 +245,7 @@ func (c *conn) open(id uint32) *stream {
 	c.spare = nil
 	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key)}
 	c.streams[id] = s
+	c.charge(callOverhead, id, s)
 	return s
 }
 
@@ -257,11 +261,18 @@ func (c *conn) forget(id uint32) {
 // chargeFrame charges a DATA frame that does not complete its message. Messages of a single
 // frame, which most are, cost nothing here.
 func (c *conn) chargeFrame(f *frame, s *stream) {
-	if s.reset || s.charge.Grow(memoryOf(f.size)) {
+	if !s.reset {
+		c.charge(memoryOf(f.size), f.stream, s)
+	}
+}
+
+// charge charges a stream for memory, or resets it.
+func (c *conn) charge(bytes int64, id uint32, s *stream) {
+	if s.charge.Grow(bytes) {
 		return
 	}
 	c.meter.overBudget.Add(1)
-	c.resetStream(f.stream, s)
+	c.resetStream(id, s)
 }
 
 // resetStream resets a stream for both sides. The caller holds mu.

@@ -61,8 +61,12 @@ func (s *stream) receive(p []byte) {
 func (s *stream) complete() {
 	s.have = 0
 	s.reading = progress{}
-	s.charge.Close()
+	s.charge.Shrink(s.charge.Bytes() - callOverhead)
 }
+
+// callOverhead is what the server takes for a call besides its messages, such as goroutines and
+// their stacks. A client may leave any number of calls without a message.
+const callOverhead = 16 << 10
 
 // frameOverhead is what grpc takes for a frame besides its payload.
 const frameOverhead = 128

@@ -61,6 +61,7 @@ func attacks() []attack {
 		{name: "HTTP answers that nobody reads", run: unreadAnswers},
 		{name: "gRPC messages whose last byte does not come", run: withholdStreams},
 		{name: "compressed gRPC messages", run: compressedMessages},
+		{name: "gRPC calls without a message", run: callsWithoutMessage},
 		{name: "JSON that is small as text", denied: true, run: zerosInJSON},
 	}
 }
@@ -350,6 +351,25 @@ func compressedMessages(ctx context.Context, t *testing.T, s *servertest.Server)
 	if c.Ended() && ctx.Err() == nil {
 		t.Error("the server closed the connection")
 	}
+}
+
+// callsWithoutMessage begins as many calls as a connection may have, on many connections, and sends
+// no message.
+func callsWithoutMessage(ctx context.Context, t *testing.T, s *servertest.Server) {
+	connections := 10
+	if *strictAttacks {
+		connections = 60
+	}
+	const calls = 256
+	for range connections {
+		c := http2test.Dial(t, s.GRPC)
+		stop := context.AfterFunc(ctx, c.Close)
+		defer stop()
+		for i := range uint32(calls) {
+			c.Headers(2*i+1, []string{"ModelInfer", "ModelStreamInfer"}[i%2])
+		}
+	}
+	<-ctx.Done()
 }
 
 func encodedRequest(t *testing.T, data []byte) []byte {

@@ -27,6 +27,10 @@ const (
 	// request is received until one is answered.
 	maxInFlight = 256
 
+	// maxWaiting is the number of workers that wait to receive while another one does. A client may
+	// leave many streams open on which many requests were in flight once.
+	maxWaiting = 4
+
 	// errorHeader is the header with which a client requests, by the value "true", that an
 	// error of execution ends the stream with its code.
 	errorHeader = "triton_grpc_error"
@@ -48,10 +52,10 @@ type stream struct {
 	ended  chan error      // size 1: only the first error counts, and sending never blocks
 	cancel context.CancelFunc
 
-	waiting   atomic.Int32 // workers that wait to receive
-	receiving sync.Mutex   // held by the receiving worker; guards the following
-	over      bool         // no more requests will be received
-	workers   int
+	workers   atomic.Int32
+	waiting   atomic.Int32    // workers that wait to receive
+	receiving sync.Mutex      // held by the receiving worker; guards the following
+	over      bool            // no more requests will be received
 	last      <-chan struct{} // closed when the last received request is answered
 
 	// lastQueued has a channel by model, which is closed when the last received request of a
@@ -136,11 +140,11 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		done:     ctx.Done(),
 		ended:    make(chan error, 1),
 		cancel:   cancel,
-		workers:  1,
 		last:     first,
 
 		lastQueued: map[string]<-chan struct{}{},
 	}
+	st.workers.Add(1)
 	go st.work(ctx)
 	var err error
 	select {
@@ -197,9 +201,12 @@ func (st *stream) panicked(cause any) {
 	}
 }
 
-// receive returns the next request, or nil if no more follow.
+// receive returns the next request, or nil if no more follow, or enough other workers wait for them.
 func (st *stream) receive(ctx context.Context) *turn {
-	st.waiting.Add(1)
+	if !st.mayWait() {
+		st.workers.Add(-1)
+		return nil
+	}
 	st.receiving.Lock()
 	defer st.receiving.Unlock()
 	st.waiting.Add(-1)
@@ -225,11 +232,25 @@ func (st *stream) receive(ctx context.Context) *turn {
 		st.rememberQueued(in.GetModelName(), t.queued)
 		in.queued = t.hasPlace
 	}
-	if st.waiting.Load() == 0 && st.workers < maxInFlight {
-		st.workers++
+	if st.waiting.Load() == 0 && st.workers.Load() < maxInFlight {
+		st.workers.Add(1)
 		go st.work(ctx)
 	}
 	return t
+}
+
+// mayWait counts a worker as waiting, unless enough wait. It never counts one that does not wait:
+// the receiving worker would rely on it instead of starting one.
+func (st *stream) mayWait() bool {
+	for {
+		n := st.waiting.Load()
+		if n >= maxWaiting {
+			return false
+		}
+		if st.waiting.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
 }
 
 // rememberQueued sets the channel of a model, and forgets those of models that nothing waits for:

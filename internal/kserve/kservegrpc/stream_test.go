@@ -9,11 +9,13 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -180,6 +182,44 @@ func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
 		}
 		expectEnd(t, stream, codes.OK)
 	})
+}
+
+// Each worker has a stack. A client could leave many streams open on which many requests ran once.
+func TestAStreamKeepsFewWorkers(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	stream := openStream(t.Context(), t, conn)
+	ids := make([]string, 100)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i)
+	}
+	for range 3 { // a stream whose workers have ended starts others
+		var running sync.WaitGroup
+		running.Add(len(ids))
+		backend.Before = func(context.Context, *infer.Request) error {
+			running.Done()
+			running.Wait() // for all of them
+			return nil
+		}
+		send(t, stream, ids...)
+		expect(t, stream, ids...)
+		const most = 1 + 4 // one receives
+		for began := time.Now(); waitingWorkers() > most; time.Sleep(time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				t.Fatalf("%d workers wait for requests, want %d", waitingWorkers(), most)
+			}
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Error(err)
+	}
+	expectEnd(t, stream, codes.OK)
+}
+
+// waitingWorkers returns the number of workers of streams that wait to receive, or receive.
+func waitingWorkers() int {
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	return bytes.Count(stacks, []byte("kservegrpc.(*stream).receive("))
 }
 
 func TestAClientThatLeavesAStreamCancelsAllOfIt(t *testing.T) {
