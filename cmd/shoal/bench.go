@@ -208,8 +208,17 @@ type benchWork struct {
 
 // check parses the flags, and returns an error if they are invalid.
 func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
-	loads := []string{"quick", "concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent"}
-	if err := errors.Join(exclusive(given, loads...), exclusive(given, "request-trace", "request-count"), exclusive(given, "request-trace", "batch-size")); err != nil {
+	var errs []error
+	for _, names := range [][]string{
+		{"quick", "concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent"},
+		{"quick", "measurement-interval"},
+		{"quick", "max-trials"},
+		{"request-trace", "request-count"},
+		{"request-trace", "batch-size"},
+	} {
+		errs = append(errs, exclusive(given, names...))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return w, err
 	}
 	switch {

@@ -86,6 +86,8 @@ func TestBenchSaysWhatIsWrong(t *testing.T) {
 		{"-m a --concurrency-range 1.5", "1.5 is not valid: expected a whole number of requests", 2},
 		{"-m a --quick --concurrency-range 1", "--quick cannot be combined with --concurrency-range", 2},
 		{"a b", `unexpected argument "b"`, 2},
+		{"-m a --quick -p 100", "--quick cannot be combined with --measurement-interval", 2},
+		{"-m a --quick --max-trials 3", "--quick cannot be combined with --max-trials", 2},
 		{"-m a,b --quick", "--quick measures one model", 2},
 		{"-m a --concurrency-range 1 --request-rate-range 1", "--concurrency-range cannot be combined with --request-rate-range", 2},
 		{"-m a -u 127.0.0.1:1", `no server answers at 127.0.0.1:1; start one with "shoal serve", or name its address with -u`, 1},
