@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
@@ -278,4 +279,32 @@ func TestARequestOfAStreamIsGivenUp(t *testing.T) {
 	if err := c.Infer(ctx, 0); err == nil || !strings.Contains(err.Error(), "canceled") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestARequestIsGivenUpThatTheServerDoesNotRead(t *testing.T) {
+	s := &grpcServer{stream: func(stream grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error {
+		<-stream.Context().Done()
+		return nil
+	}}
+	c, err := NewGRPCStreaming(s.listen(t), "m", "", client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	large := make([]byte, 1<<20) // more than the server lets a client send
+	if err := c.Prepare([]Request{{Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Uint8, Shape: []int64{1 << 20}, Data: large}}}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for range 3 { // one is being sent, and others wait for that
+		running.Go(func() {
+			if err := c.Infer(ctx, 0); err == nil || !strings.Contains(err.Error(), "cancel") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	running.Wait()
 }

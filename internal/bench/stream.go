@@ -28,12 +28,13 @@ type stream struct {
 // An openStream is one call, with the requests that wait for answers over it.
 type openStream struct {
 	grpc.ClientStream
+	cancel  context.CancelFunc
 	waiting map[string]chan error // by id, each of size 1; guarded by the stream's lock
 }
 
 // infer sends a request with a unique id, and waits for the answer.
 func (s *stream) infer(ctx context.Context, conn grpc.ClientConnInterface, request mem.BufferSlice) error {
-	open, answered, id, err := s.send(conn, request)
+	open, answered, id, err := s.send(ctx, conn, request)
 	if err != nil {
 		return err
 	}
@@ -51,8 +52,9 @@ func (s *stream) infer(ctx context.Context, conn grpc.ClientConnInterface, reque
 var streamDesc = &kservepb.GRPCInferenceService_ServiceDesc.Streams[0]
 
 // send sends a request over the open stream. If the server has ended the stream before the
-// request was sent, it opens another one and tries once more.
-func (s *stream) send(conn grpc.ClientConnInterface, request mem.BufferSlice) (*openStream, <-chan error, string, error) {
+// request was sent, it opens another one and tries once more. If ctx ends while the server does
+// not read the request, it ends the stream, because half of a request cannot be taken back.
+func (s *stream) send(ctx context.Context, conn grpc.ClientConnInterface, request mem.BufferSlice) (*openStream, <-chan error, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent++
@@ -60,12 +62,18 @@ func (s *stream) send(conn grpc.ClientConnInterface, request mem.BufferSlice) (*
 	answered := make(chan error, 1)
 	message := append(mem.BufferSlice{mem.SliceBuffer(head)}, request...)
 	for again := false; ; again = true {
+		if err := ctx.Err(); err != nil { // while others were sent
+			return nil, nil, "", err
+		}
 		open, err := s.openLocked(conn)
 		if err != nil {
 			return nil, nil, "", err
 		}
 		open.waiting[id] = answered
-		switch err := open.SendMsg(message); {
+		stop := context.AfterFunc(ctx, open.cancel)
+		err = open.SendMsg(message)
+		stop()
+		switch {
 		case err == nil, errors.Is(err, io.EOF) && again: // the reader of the stream reports its error
 			return open, answered, id, nil
 		case errors.Is(err, io.EOF):
@@ -84,11 +92,13 @@ func (s *stream) openLocked(conn grpc.ClientConnInterface) (*openStream, error) 
 		return s.open, nil
 	}
 	// The stream outlives the request that opens it, and ends with the connection.
-	call, err := conn.NewStream(context.Background(), streamDesc, kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, grpc.ForceCodecV2(encoded{}))
+	ctx, cancel := context.WithCancel(context.Background())
+	call, err := conn.NewStream(ctx, streamDesc, kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, grpc.ForceCodecV2(encoded{}))
 	if err != nil {
+		cancel()
 		return nil, err
 	}
-	open := &openStream{ClientStream: call, waiting: map[string]chan error{}}
+	open := &openStream{ClientStream: call, cancel: cancel, waiting: map[string]chan error{}}
 	s.open = open
 	s.reading.Go(func() { s.read(open) })
 	return open, nil
@@ -136,6 +146,7 @@ func (s *stream) end(open *openStream, err error) {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the server ended the stream")
 	}
+	open.cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, answered := range open.waiting {
