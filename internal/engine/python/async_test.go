@@ -1,8 +1,9 @@
 package python
 
 import (
-	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -64,47 +65,72 @@ class TritonPythonModel:
 	}
 }
 
-func TestAnAsyncDecoupledModelRunsManyBatchesAtOnce(t *testing.T) {
+func TestATaskThatEndsTheProcessOrTheLoopFailsItsBatchOnly(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+import asyncio, sys
+class TritonPythonModel:
+    async def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        async def end(): sys.exit(3)
+        if x[0, 0] == 1: await asyncio.gather(end())
+        if x[0, 0] == 2: asyncio.get_running_loop().stop()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", x)])]
+`).open(t)
+	for i := range 4 {
+		batch := calls(float32(i))
+		err := inst.RunEach(t.Context(), batch)
+		if i == 1 && (err == nil || !strings.Contains(err.Error(), "the model called sys.exit(3)")) || i != 1 && err != nil {
+			t.Errorf("batch %d: %v", i, err)
+		}
+		release(batch)
+	}
+}
+
+func TestAnAsyncModelSaysWhetherItIsReadyWhileItComputes(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+import threading
+class TritonPythonModel:
+    asked = threading.Event()
+    async def is_ready(self):
+        self.asked.set()
+        return True
+    async def execute(self, requests):
+        assert self.asked.wait(60)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", requests[0].inputs()[0].as_numpy())])]
+`).open(t)
+	var running sync.WaitGroup
+	running.Go(func() {
+		batch := calls(1)
+		if err := inst.RunEach(t.Context(), batch); err != nil {
+			t.Error(err)
+		}
+		release(batch)
+	})
+	if !inst.Ready() {
+		t.Error("not ready")
+	}
+	running.Wait()
+}
+
+func TestAnAsyncDecoupledModelSendsItsResponses(t *testing.T) {
 	inst := newFixture(t, decoupledConfig, `
 import asyncio
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 class TritonPythonModel:
-    came = None
     async def execute(self, requests):
         sender, x = requests[0].get_response_sender(), requests[0].inputs()[0].as_numpy()
-        if x[0, 0] == 1:  # answered when the next request has come
-            self.came = asyncio.Event()
-            await self.came.wait()
-        else:
-            self.came.set()
-        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", x)]))
-        if x[0, 0] == 3: raise KeyError("lost")
-        if x[0, 0] == 4: return []
-        sender.send(flags=FINAL)
+        await asyncio.sleep(0)
+        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", x)]), flags=FINAL)
 `).open(t)
-	var stories []chan []string
-	for i := range 4 {
+	for i := range 2 {
 		batch := calls(float32(i + 1))
 		senders := opened(batch)
 		if err := inst.RunEach(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
-		told := make(chan []string, 1)
-		go func() {
-			told <- story(t, <-senders[0])
-			release(batch)
-		}()
-		stories = append(stories, told)
-	}
-	const failed = "error: Failed to process the request(s) for model 'm_0', message: "
-	for i, want := range [][]string{
-		{"1 []", "bare"},
-		{"2 []", "bare"},
-		{"3 []", failed + "KeyError: 'lost'\n\nAt:\n  m/1/model.py(17): execute\n"},
-		{"4 []", failed + "Python model 'm_0' is using the decoupled mode and the execute function must return None."},
-	} {
-		if got := <-stories[i]; !slices.Equal(got, want) {
-			t.Errorf("request %d got %q, want %q", i+1, got, want)
+		if got := story(t, <-senders[0]); len(got) != 1 || !strings.HasPrefix(got[0], strconv.Itoa(i+1)) {
+			t.Errorf("request %d got %q", i+1, got)
 		}
+		release(batch)
 	}
 }

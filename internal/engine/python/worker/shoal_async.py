@@ -1,7 +1,9 @@
 """Runs the async methods of a model."""
 
 import asyncio
+import sys
 import threading
+import traceback
 
 
 class EventLoop:
@@ -15,11 +17,11 @@ class EventLoop:
 
     def run(self):
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def begin(self, coroutine):
-        """Runs a coroutine that raises nothing."""
-        self.loop.call_soon_threadsafe(self.create_task, coroutine)
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()  # until a task of the model stops it
+            except BaseException:  # SystemExit of a task that nothing awaits
+                traceback.print_exc(file=sys.stderr)
 
     def create_task(self, coroutine):
         task = self.loop.create_task(coroutine)
@@ -29,7 +31,7 @@ class EventLoop:
     def wait(self, awaitable):
         """Returns the value of an awaitable and None, or None and its exception."""
         outcome, ended = [None, None], threading.Event()
-        self.begin(self.settle(awaitable, outcome, ended))
+        self.loop.call_soon_threadsafe(self.create_task, self.settle(awaitable, outcome, ended))
         del awaitable  # it has the inputs, which the model must not seem to keep
         ended.wait()
         return outcome
@@ -40,5 +42,5 @@ class EventLoop:
         except BaseException as e:  # SystemExit, too: it would end the loop
             outcome[1] = e
         del awaitable, outcome  # the exception refers to this frame
-        # By then the loop has no reference to the task any more, nor to the inputs.
+        # When the callback runs, the loop has no reference to the task any more, nor to the inputs.
         asyncio.current_task().add_done_callback(lambda _: self.loop.call_soon(ended.set))

@@ -253,34 +253,16 @@ class Worker:
 
     def execute_once(self, requests):
         with self.model_errors:
-            responses = self.model.execute(requests)
-            if self.decoupled and not self.iterative and is_awaitable(responses):
-                for r in requests:
-                    r.get_response_sender()
-                event_loop().begin(self.respond(responses, requests))  # as in Triton, the next batch does not wait for it
-                return self.answer(requests, [None] * len(requests))
-            responses = resolved(responses)
+            responses = resolved(self.model.execute(requests))
             if self.decoupled:
-                self.check_decoupled(responses)
+                if responses is not None:
+                    raise self.failed("Python model '%s' is using the decoupled mode and the execute function must return None." % self.name)
                 for r in requests:
                     r.get_response_sender()  # creates the sender, which lives as long as the request
                 responses = [None] * len(requests)
             elif responses is None and all(r._sender is not None for r in requests):
                 responses = [None] * len(requests)
             return self.answer(requests, responses)
-
-    def check_decoupled(self, responses):
-        if responses is not None:
-            raise self.failed("Python model '%s' is using the decoupled mode and the execute function must return None." % self.name)
-
-    async def respond(self, awaitable, requests):
-        """Awaits execute of a decoupled model, which sends the responses."""
-        try:
-            with self.model_errors:
-                self.check_decoupled(await awaitable)
-        except Failure as e:
-            for r in requests:
-                r._sender._fail(str(e))
 
     def requests(self, number, at, size):
         """Returns the requests of a table in the input memory."""
@@ -429,23 +411,18 @@ def log_exception(error):
         sys.stderr.write(text)
 
 
-def is_awaitable(result):
-    return hasattr(result, "__await__")
-
-
-@functools.lru_cache(None)
-def event_loop():
-    """Returns the event loop of the model's async methods."""
-    import shoal_async  # it imports asyncio, which is slow, and few models need it
-
-    return shoal_async.EventLoop()
+event_loops = threading.local()
 
 
 def resolved(result):
-    """Returns the result of a method, awaited if the method is async."""
-    if not is_awaitable(result):
+    """Returns the result of a method, awaited if the method is async: in the event loop of this thread, so that is_ready does not wait for execute."""
+    if not hasattr(result, "__await__"):
         return result
-    value, error = event_loop().wait(result)
+    if not hasattr(event_loops, "mine"):
+        import shoal_async  # it imports asyncio, which is slow, and few models need it
+
+        event_loops.mine = shoal_async.EventLoop()
+    value, error = event_loops.mine.wait(result)
     if error is None:
         return value
     try:
