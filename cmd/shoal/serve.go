@@ -462,9 +462,9 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
 // newBudget returns the budget of requests: the given number of bytes, or if that is 0 half
 // of the memory of the machine. It also makes the garbage collector work harder before the
-// process needs much more than the budget, unless the user has set GOMEMLIMIT. serves reports
-// whether a model serves.
-func newBudget(bytes, memory int64, serves func(model string) bool) *budget.Budget {
+// process needs much more than the budget, unless the user has set GOMEMLIMIT. exists reports
+// whether requests to a model can be answered.
+func newBudget(bytes, memory int64, exists func(model string) bool) *budget.Budget {
 	if bytes == 0 {
 		bytes = memory / 2
 	}
@@ -477,7 +477,7 @@ func newBudget(bytes, memory int64, serves func(model string) bool) *budget.Budg
 	all := budget.New(bytes)
 	// When memory is scarce, the buffers of requests that have ended would count twice: pools keep
 	// them for others, which may be too large for them.
-	all.Refused, all.Serves = atMostEverySecond(freeMemory), serves
+	all.Refused, all.Exists = atMostEverySecond(freeMemory), exists
 	return all
 }
 
@@ -530,7 +530,7 @@ const reservedMemory = 64 << 20
 // ports returns those that the options ask for.
 func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
-	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit, func(model string) bool { return len(p.backend.Versions(model)) > 0 })
+	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit, p.backend.Exists)
 	meter := &http2meter.Meter{Budget: requests}
 	logging := loggingOf(log)
 	if logging != nil && !opts.allowLogging {

@@ -452,7 +452,7 @@ func (c *Cache) read(ctx context.Context, b *Bucket, o Object, slots chan struct
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return "", context.Cause(ctx)
-	case errors.Is(err, errChecksum):
+	case errors.Is(err, ErrChecksum):
 		return "", fmt.Errorf("%s/%s: %w", b.url, o.Key, err)
 	case err != nil:
 		return "", fmt.Errorf("model cache: %w", err)
@@ -463,7 +463,8 @@ func (c *Cache) read(ctx context.Context, b *Bucket, o Object, slots chan struct
 	return digest, c.keep(f.Name(), digest, o.Size)
 }
 
-var errChecksum = errors.New("what was read does not have the checksum that the store lists")
+// ErrChecksum is the error of an object that is not what its store lists.
+var ErrChecksum = errors.New("what was read does not have the checksum that the store lists")
 
 // check reads the content of an object, compares it with all that the store says of it, and
 // returns its digest. plainMD5 is whether the object's md5 is that of its content.
@@ -485,7 +486,7 @@ func (o Object) check(content io.Reader, plainMD5 bool) (digest string, err erro
 		return "", err
 	case n != o.Size || o.sha256 != "" && o.sha256 != digest || hasGit && o.gitSHA1 != hex.EncodeToString(git.Sum(nil)),
 		hasMD5 && !bytes.Equal(check.Sum(nil), o.md5):
-		return "", errChecksum
+		return "", ErrChecksum
 	}
 	return digest, nil
 }
@@ -499,8 +500,8 @@ func (c *Cache) keep(file, digest string, size int64) error {
 	defer c.mu.Unlock()
 	entry := c.blobs[digest]
 	if entry != nil { // from an object that the store lists otherwise
-		c.used -= size
 		if old, err := os.Stat(c.blob(digest)); err == nil && entry.is(old) {
+			c.used -= size
 			entry.users++
 			return nil
 		}
@@ -510,9 +511,11 @@ func (c *Cache) keep(file, digest string, size int64) error {
 		return fmt.Errorf("model cache: %w", err)
 	}
 	if entry == nil {
-		entry = &cached{size: size}
+		entry = &cached{}
 		c.blobs[digest] = entry
 	}
+	c.used -= entry.size // of the file that is replaced
+	entry.size = size
 	entry.users++
 	c.touchLocked(digest, entry)
 	entry.checked, _ = os.Stat(c.blob(digest)) // without it, the content is checked when it is used again

@@ -159,7 +159,7 @@ func TestWhatDoesNotHaveTheDigestOfTheHubIsNotKept(t *testing.T) {
 	c := openCache(t, dir, 1<<30)
 	h.Wrong.Store(true)
 	tree, _, err := fetchHub(t, c, openTestHub(t, h, "", ""))
-	if !errors.Is(err, errChecksum) || h.Changed.Load() == 0 {
+	if !errors.Is(err, ErrChecksum) || h.Changed.Load() == 0 {
 		t.Errorf("%d files were changed: %v", h.Changed.Load(), err)
 	}
 	if _, err := os.Stat(filepath.Join(tree.Dir, "tiny-model/1/model.onnx")); !errors.Is(err, os.ErrNotExist) {
@@ -172,7 +172,7 @@ func TestWhatDoesNotHaveTheDigestOfTheHubIsNotKept(t *testing.T) {
 		if _, err := o.check(strings.NewReader("data"), false); err != nil {
 			t.Errorf("%+v: %v", o, err)
 		}
-		if _, err := o.check(strings.NewReader("dada"), false); !errors.Is(err, errChecksum) {
+		if _, err := o.check(strings.NewReader("dada"), false); !errors.Is(err, ErrChecksum) {
 			t.Errorf("%+v accepts another content: %v", o, err)
 		}
 	}

@@ -80,6 +80,9 @@ func (c *Charge) Settle(answer int64) bool {
 
 // learn improves the estimate of a key. The caller holds the lock.
 func (b *Budget) learn(c *Charge, answer int64) {
+	if c.key == unknown {
+		return // requests to many models have this key
+	}
 	now := b.answers[c.key].observe(c.asked, answer)
 	c.expected = now.most >= minAnswer
 	if c.expected {

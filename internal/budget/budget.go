@@ -18,9 +18,9 @@ type Budget struct {
 	// Refused, if not nil, is called whenever a charge does not fit. It must be set before the
 	// budget is used.
 	Refused func()
-	// Serves reports whether a model serves; nil means that all do. It must be set before the
-	// budget is used.
-	Serves func(model string) bool
+	// Exists reports whether requests to a model can be answered; nil means that all can. It must
+	// be set before the budget is used.
+	Exists func(model string) bool
 
 	total int64
 
@@ -72,13 +72,13 @@ type Charge struct {
 // Open returns a charge of no bytes for a key. The caller must call [Charge.Close].
 func (b *Budget) Open(key string) Charge { return Charge{budget: b, key: key} }
 
-// unknown is the key of all models that do not serve: clients choose their names, and would get a
+// unknown is the key of all models that do not exist: clients choose their names, and would get a
 // share of the budget with each.
 const unknown = "\x00"
 
 // OpenModel is like Open, for a request to a model.
 func (b *Budget) OpenModel(model string) Charge {
-	if b != nil && b.Serves != nil && !b.Serves(model) {
+	if b != nil && b.Exists != nil && !b.Exists(model) {
 		model = unknown
 	}
 	return b.Open(model)

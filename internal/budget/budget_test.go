@@ -30,18 +30,18 @@ func TestABudgetIsShared(t *testing.T) {
 }
 
 // Otherwise a client could take the whole budget with names that it makes up.
-func TestModelsThatDoNotServeGetHalfTogether(t *testing.T) {
+func TestModelsThatDoNotExistGetHalfTogether(t *testing.T) {
 	b := New(100)
-	b.Serves = func(model string) bool { return model == "known" }
+	b.Exists = func(model string) bool { return model == "known" }
 	first, second, known := b.OpenModel("a"), b.OpenModel("b"), b.OpenModel("known")
 	if !first.Grow(30) || !second.Grow(20) {
 		t.Fatal("half of the budget does not fit")
 	}
 	if second.Grow(1) {
-		t.Error("models that do not serve get more than half")
+		t.Error("models that do not exist get more than half")
 	}
 	if !known.Grow(50) {
-		t.Error("a model that serves does not get its share")
+		t.Error("a model that exists does not get its share")
 	}
 	var none *Budget
 	if free := none.OpenModel("a"); !free.Grow(1 << 40) {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/budget"
 )
 
 // A conn is a metered connection. grpc reads it in one goroutine and writes it in another.
@@ -229,7 +231,8 @@ func (c *inbound) end(f *frame) (stop bool) {
 	return len(c.toGRPC) > 0
 }
 
-// open begins a stream. It returns nil if the connection is closed, or is closed for that.
+// open begins a stream. It returns nil if the connection is closed, or has too many streams, for
+// which open closes it.
 func (c *conn) open(id uint32) *stream {
 	if c.closed { // meanwhile
 		return nil
@@ -243,9 +246,11 @@ func (c *conn) open(id uint32) *stream {
 		s = &stream{}
 	}
 	c.spare = nil
-	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key)}
+	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(calls)}
 	c.streams[id] = s
-	c.charge(callOverhead, id, s)
+	if len(c.streams) > 1 { // a probe needs no more than one
+		c.charge(&s.call, callOverhead, id, s)
+	}
 	return s
 }
 
@@ -253,6 +258,7 @@ func (c *conn) open(id uint32) *stream {
 func (c *conn) forget(id uint32) {
 	if s := c.streams[id]; s != nil {
 		s.charge.Close()
+		s.call.Close()
 		delete(c.streams, id)
 		c.spare = s
 	}
@@ -262,13 +268,13 @@ func (c *conn) forget(id uint32) {
 // frame, which most are, cost nothing here.
 func (c *conn) chargeFrame(f *frame, s *stream) {
 	if !s.reset {
-		c.charge(memoryOf(f.size), f.stream, s)
+		c.charge(&s.charge, memoryOf(f.size), f.stream, s)
 	}
 }
 
-// charge charges a stream for memory, or resets it.
-func (c *conn) charge(bytes int64, id uint32, s *stream) {
-	if s.charge.Grow(bytes) {
+// charge adds bytes to one of the charges of a stream, or resets the stream.
+func (c *conn) charge(to *budget.Charge, bytes int64, id uint32, s *stream) {
+	if to.Grow(bytes) {
 		return
 	}
 	c.meter.overBudget.Add(1)

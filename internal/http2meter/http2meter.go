@@ -1,5 +1,5 @@
-// Package http2meter bounds what a gRPC client can make the server hold before and after a
-// call: messages that are not complete, and responses that the client does not read.
+// Package http2meter bounds what a gRPC client can make the server hold besides what a call
+// computes: open calls, messages that are not complete, and responses that the client does not read.
 //
 // grpc-go receives a message as a whole before anything else sees it, and lets a client
 // send it as fast, or as slowly, as it likes. A [Meter] stands between the connection and
@@ -18,7 +18,8 @@ import (
 
 // A Meter meters the connections of one server. Its methods may be called concurrently.
 type Meter struct {
-	// Budget is charged for messages until they are complete. Nil means no limit.
+	// Budget is charged for messages until they are complete, and for calls until they end. Nil
+	// means no limit.
 	Budget *budget.Budget
 
 	// Stall is the time in which a client must send at least 64 KiB of a message that it has

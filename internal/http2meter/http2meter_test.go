@@ -96,8 +96,8 @@ func TestAMessageIsChargedUntilItIsComplete(t *testing.T) {
 			if _, err := io.Copy(io.Discard, c); err != nil {
 				t.Fatal(err)
 			}
-			if got := all.State().Used - callOverhead; got != test.want {
-				t.Fatalf("%s, seed %d: %d bytes are charged besides the call, want %d", test.name, seed, got, test.want)
+			if got := all.State().Used; got != test.want {
+				t.Fatalf("%s, seed %d: %d bytes are charged, want %d", test.name, seed, got, test.want)
 			}
 			_ = c.Close()
 			if got := all.State().Used; got != 0 {
@@ -117,7 +117,7 @@ func TestPaddingIsNotPartOfAMessage(t *testing.T) {
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			t.Fatal(err)
 		}
-		if got := all.State(); got.Used != callOverhead || got.Peak == callOverhead {
+		if got := all.State(); got.Used != 0 || got.Peak == 0 {
 			t.Errorf("seed %d: %+v, want a message that is complete after two frames", seed, got)
 		}
 	}
@@ -125,7 +125,7 @@ func TestPaddingIsNotPartOfAMessage(t *testing.T) {
 
 // A client could open any number of calls on any number of connections.
 func TestACallBeyondTheBudgetIsReset(t *testing.T) {
-	all := budget.New(4 * callOverhead) // a connection gets half
+	all := budget.New(2 * callOverhead) // calls get half, besides the first of a connection
 	calls := func(f *http2.Framer) error {
 		for id := uint32(3); id <= 7; id += 2 {
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndHeaders: true}); err != nil {
@@ -146,8 +146,8 @@ func TestACallBeyondTheBudgetIsReset(t *testing.T) {
 	if want := appendReset(appendReset(nil, 5), 7); !bytes.Equal(w.out.Bytes(), want) || m.State().OverBudget != 2 {
 		t.Errorf("the client was sent %x, want %x; counted %+v", w.out.Bytes(), want, m.State())
 	}
-	if got := all.State().Used; got != 2*callOverhead {
-		t.Errorf("%d bytes are charged, want those of two calls", got)
+	if got := all.State().Used; got != callOverhead {
+		t.Errorf("%d bytes are charged, want those of one call", got)
 	}
 	_ = c.Close()
 	if got := all.State().Used; got != 0 {
@@ -162,7 +162,7 @@ func TestAMessageBeyondTheBudgetIsReset(t *testing.T) {
 	after := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
 	reset := appendReset(nil, 1)
 	for seed := range uint64(20) {
-		all := budget.New(30_000 + 2*callOverhead) // a connection gets half
+		all := budget.New(30_000) // a connection gets half
 		w := newWire(append(slices.Clone(sent), after...), seed)
 		m := &Meter{Budget: all}
 		c := m.Conn(w)
@@ -192,7 +192,7 @@ func TestAMessageBeyondTheBudgetIsReset(t *testing.T) {
 // TestAResetIsNotSentWithinAFrame has grpc write a frame in two pieces.
 func TestAResetIsNotSentWithinAFrame(t *testing.T) {
 	w := newWire(call(t, message(100_000, 6000)), 0)
-	c := (&Meter{Budget: budget.New(100 + 2*callOverhead)}).Conn(w)
+	c := (&Meter{Budget: budget.New(100)}).Conn(w)
 	ping := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
 	_, _ = c.Write(ping[:3])
 	if _, err := io.Copy(io.Discard, c); err != nil {

@@ -97,11 +97,10 @@ func TestAPollBetweenTwoWritesLoadsNothing(t *testing.T) {
 }
 
 func TestAPollDoesNotUnloadTheModelOfAnotherSource(t *testing.T) {
-	d := newDisk(t).model("a", echoConfig, "1")
+	d := newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1")
 	synctest.Test(t, func(t *testing.T) {
 		r := polling(t, d, &tracked{}, slog.New(slog.DiscardHandler))
-		d.model("b", strings.Replace(echoConfig, `backend: "echo"`, `platform: "tensorrt_plan"`, 1), "1") // cannot be loaded
-		time.Sleep(4 * DefaultPoll)
+		r.Server.Unload("b") // so that another source may have the name
 		other := servable.Source{Model: "b", Number: 9, Config: func() (*modelconfig.Config, error) {
 			return modelconfig.Parse("config.pbtxt", []byte(`name: "b"`+echoConfig))
 		}}

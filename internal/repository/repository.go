@@ -432,7 +432,7 @@ func (r *Repository) unload(name string) {
 	delete(r.models, name)
 	r.mu.Unlock()
 	if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
-		return // the poll has seen that files of the same name are gone
+		return // another source serves a model of this name; the poll has seen that files of that name are gone
 	}
 	if r.demand != nil {
 		r.demand.unload(name)
@@ -492,7 +492,9 @@ func (r *Repository) change(name string, with override) error {
 		return loadRefused(name, err)
 	}
 	unreached := func(err error) error {
-		if infer.CodeOf(err) == infer.Unavailable { // the next check tries again, although the files are the same
+		// The next check tries again, although the files are the same, unless it would read all of a
+		// wrong object again.
+		if infer.CodeOf(err) == infer.Unavailable && !errors.Is(err, bucket.ErrChecksum) {
 			r.mu.Lock()
 			r.claimLocked(name).over.tried = 0
 			r.mu.Unlock()

@@ -447,6 +447,10 @@ func (t *tuner) replaceVersion(ctx context.Context, params tuning) (replaced boo
 		v, err = t.openAgain(ctx, params)
 		return v, err
 	})
+	if errors.Is(err, errChanged) { // what was measured is true of the version that serves
+		t.log.Info("other threads would be better, but the files of the model have changed; they are tried when it is loaded again")
+		return false, nil
+	}
 	if err != nil || v == nil { // v is nil if the version was replaced in the meantime
 		return replaced, err
 	}

@@ -391,6 +391,11 @@ func (s *Server) expected() (all []*servable.Version, ok bool) {
 	return all, true
 }
 
+// Exists reports whether a model serves, or is loaded by the first request.
+func (s *Server) Exists(model string) bool {
+	return len(s.Versions(model)) > 0 || s.demand != nil && s.demand.Available(model)
+}
+
 // ModelReady reports whether a version of a model takes requests. Version "" means the
 // default one. A model that a request would load takes requests.
 func (s *Server) ModelReady(model, version string) bool {

@@ -358,7 +358,7 @@ func compressedMessages(ctx context.Context, t *testing.T, s *servertest.Server)
 func callsWithoutMessage(ctx context.Context, t *testing.T, s *servertest.Server) {
 	connections := 10
 	if *strictAttacks {
-		connections = 60
+		connections = 80
 	}
 	const calls = 256
 	for range connections {

@@ -59,8 +59,9 @@ const (
 	// loadBound is by how much the load of a copy may exceed the mean in a ring hash, Envoy's
 	// hash_balance_factor.
 	loadBound = 1.25
-	// A proxy sends no requests to a copy for ejectFor after so many failures in a row, as a cell
-	// sets it in Envoy (internal/cell/xds).
+	// A proxy sends no requests to a copy for ejectFor after ejectAfter failures in a row. That is what
+	// a cell sets in Envoy (internal/cell/xds) for connections that fail, without what it sets for
+	// answers that are late: a share of failures, and longer times for later ejections.
 	ejectAfter = 3
 	ejectFor   = Time(5e9)
 )

@@ -213,7 +213,7 @@ func (c *cell) request() {
 	c.nextArrival()
 }
 
-// send sends a request to a copy that was not tried yet.
+// send sends a request to a copy, if there is one.
 func (c *cell) send(r *request) {
 	to := c.pick(r)
 	if to == nil && r.tries == 0 {

@@ -1,5 +1,7 @@
 """Tests of what runs handlers and needs no server."""
 
+import contextlib
+import io
 import sys
 import types
 import unittest
@@ -81,8 +83,11 @@ class Entries(unittest.TestCase):
 
 
 class StandIns(unittest.TestCase):
-    def test_names_are_there_that_handlers_import(self):
+    @classmethod
+    def setUpClass(cls):
         handler.register_stand_ins()
+
+    def test_names_are_there_that_handlers_import(self):
         from mms.context import Context
         from mms.metrics.metrics_store import MetricsStore
         from ts.utils.util import PredictionException
@@ -90,6 +95,28 @@ class StandIns(unittest.TestCase):
         self.assertEqual(str(PredictionException("wrong", 513)), "wrong : 513")
         self.assertEqual(Context("m", "/m", {}, 8, None, "1").system_properties["batch_size"], 8)
         MetricsStore(None, "m").add_counter("Count", 1)
+
+    def test_metrics_of_torchserve_are_written_and_wrong_ones_fail_nothing(self):
+        from ts.metrics.dimension import Dimension
+        from ts.metrics.metric_type_enum import MetricTypes
+        from ts.metrics.metrics_store import MetricsStore
+
+        store = MetricsStore(None, "m")
+        store.add_metric_to_cache("Hits", "count", ["Kind"])
+        store.add_metric_to_cache("Room", "MB", metric_type=MetricTypes.GAUGE)
+        hits, room = store.get_metric("Hits"), store.get_metric("Room", MetricTypes.GAUGE)
+        with contextlib.redirect_stdout(io.StringIO()) as out, self.assertLogs(handler.log, "ERROR") as logged:
+            hits.add_or_update(2, ["cat"], "id")
+            hits.update(1, "id", [Dimension("Kind", "dog")])
+            room.update(-1)
+            hits.add_or_update(1)
+            hits.update(-1)
+        self.assertEqual(out.getvalue().splitlines(), [
+            "[METRICS]Hits.count:2|#ModelName:m,Kind:cat", "[METRICS]Hits.count:1|#ModelName:m,Kind:dog", "[METRICS]Room.MB:-1|#ModelName:m"])
+        self.assertEqual([r.getMessage() for r in logged.records], [
+            "metric Hits: found the dimension values [], expected one for each of ['Kind']", "metric Hits: found -1, expected a counter not to fall"])
+        with self.assertRaisesRegex(KeyError, "create it with add_metric_to_cache"):
+            store.get_metric("Room")
 
 
 if __name__ == "__main__":

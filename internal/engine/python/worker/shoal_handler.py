@@ -88,17 +88,22 @@ class MetricTypes(enum.Enum):
 
 
 class CachingMetric:
-    """A metric that a handler creates once, and then gives values."""
+    """A metric that a handler creates once, and then gives values. Wrong ones are logged: they fail no request."""
 
-    def __init__(self, store, name, unit, dimension_names):
-        self.store, self.name, self.unit, self.dimension_names = store, name, unit, dimension_names
+    def __init__(self, store, metric_name, unit, dimension_names, metric_type):
+        self.store, self.metric_name, self.unit, self.dimension_names, self.metric_type = store, metric_name, unit, dimension_names, metric_type
 
     def add_or_update(self, value, dimension_values=(), request_id=""):
         if len(dimension_values) != len(self.dimension_names):
-            raise ValueError("found the dimension values %s of the metric %s, expected one for each of %s" % (list(dimension_values), self.name, self.dimension_names))
-        self.store.add_metric(self.name, value, self.unit, dimensions=[Dimension(*pair) for pair in zip(self.dimension_names, dimension_values)])
+            log.error("metric %s: found the dimension values %s, expected one for each of %s", self.metric_name, list(dimension_values), self.dimension_names)
+            return
+        self.update(value, request_id, [Dimension(*pair) for pair in zip(self.dimension_names, dimension_values)])
 
-    update = add_or_update
+    def update(self, value, request_id="", dimensions=()):
+        if self.metric_type is MetricTypes.COUNTER and value < 0:
+            log.error("metric %s: found %s, expected a counter not to fall", self.metric_name, value)
+            return
+        self.store.add_metric(self.metric_name, value, self.unit, dimensions=dimensions)
 
 
 class MetricsStore:
@@ -109,7 +114,7 @@ class MetricsStore:
         self.cache = {}  # by name and type
 
     def add_metric_to_cache(self, metric_name, unit, dimension_names=None, metric_type=MetricTypes.COUNTER):
-        one = self.cache[metric_name, metric_type] = CachingMetric(self, metric_name, unit, dimension_names or [])
+        one = self.cache[metric_name, metric_type] = CachingMetric(self, metric_name, unit, dimension_names or [], metric_type)
         return one
 
     def get_metric(self, metric_name, metric_type=MetricTypes.COUNTER):
