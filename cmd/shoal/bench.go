@@ -213,6 +213,7 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 		{"quick", "concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent"},
 		{"quick", "measurement-interval"},
 		{"quick", "max-trials"},
+		{"quick", "request-count"},
 		{"request-trace", "request-count"},
 		{"request-trace", "batch-size"},
 	} {

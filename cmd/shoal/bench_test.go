@@ -87,6 +87,7 @@ func TestBenchSaysWhatIsWrong(t *testing.T) {
 		{"-m a --quick --concurrency-range 1", "--quick cannot be combined with --concurrency-range", 2},
 		{"a b", `unexpected argument "b"`, 2},
 		{"-m a --quick -p 100", "--quick cannot be combined with --measurement-interval", 2},
+		{"-m a --quick --request-count 9", "--quick cannot be combined with --request-count", 2},
 		{"-m a --quick --max-trials 3", "--quick cannot be combined with --max-trials", 2},
 		{"-m a,b --quick", "--quick measures one model", 2},
 		{"-m a --concurrency-range 1 --request-rate-range 1", "--concurrency-range cannot be combined with --request-rate-range", 2},

@@ -248,7 +248,7 @@ func (c *conn) open(id uint32) *stream {
 	c.spare = nil
 	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(calls)}
 	c.streams[id] = s
-	if len(c.streams) > 1 { // a probe needs no more than one
+	if len(c.streams) > freeCalls {
 		c.charge(&s.call, callOverhead, id, s)
 	}
 	return s

@@ -125,9 +125,9 @@ func TestPaddingIsNotPartOfAMessage(t *testing.T) {
 
 // A client could open any number of calls on any number of connections.
 func TestACallBeyondTheBudgetIsReset(t *testing.T) {
-	all := budget.New(2 * callOverhead) // calls get half, besides the first of a connection
+	all := budget.New(2 * callOverhead) // calls get half, besides those that are free
 	calls := func(f *http2.Framer) error {
-		for id := uint32(3); id <= 7; id += 2 {
+		for id := uint32(3); id <= 2*freeCalls+5; id += 2 {
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndHeaders: true}); err != nil {
 				return err
 			}
@@ -143,7 +143,7 @@ func TestACallBeyondTheBudgetIsReset(t *testing.T) {
 	if _, err := c.Write(nil); err != nil { // waits for the frames that are written in the background
 		t.Fatal(err)
 	}
-	if want := appendReset(appendReset(nil, 5), 7); !bytes.Equal(w.out.Bytes(), want) || m.State().OverBudget != 2 {
+	if want := appendReset(appendReset(nil, 2*freeCalls+3), 2*freeCalls+5); !bytes.Equal(w.out.Bytes(), want) || m.State().OverBudget != 2 {
 		t.Errorf("the client was sent %x, want %x; counted %+v", w.out.Bytes(), want, m.State())
 	}
 	if got := all.State().Used; got != callOverhead {

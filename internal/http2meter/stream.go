@@ -70,6 +70,9 @@ const (
 	// callOverhead is what the server takes for a call besides its messages, such as goroutines and
 	// their stacks: 14 KiB were measured.
 	callOverhead = 16 << 10
+	// freeCalls is the number of open calls of a connection that are not charged, so that probes are
+	// answered. A call may begin before the end of the last one is counted.
+	freeCalls = 4
 	// calls is the key of that for all connections: clients may leave calls open for ever, without
 	// a message.
 	calls = "\x00calls"
