@@ -72,6 +72,9 @@ type Charge struct {
 // Open returns a charge of no bytes for a key. The caller must call [Charge.Close].
 func (b *Budget) Open(key string) Charge { return Charge{budget: b, key: key} }
 
+// Calls is the key of what open calls take besides their messages, on all connections together.
+const Calls = "\x00calls"
+
 // unknown is the key of all models that do not exist: clients choose their names, and would get a
 // share of the budget with each.
 const unknown = "\x00"

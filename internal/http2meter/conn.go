@@ -246,7 +246,7 @@ func (c *conn) open(id uint32) *stream {
 		s = &stream{}
 	}
 	c.spare = nil
-	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(calls)}
+	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(budget.Calls)}
 	c.streams[id] = s
 	if len(c.streams) > freeCalls {
 		c.charge(&s.call, callOverhead, id, s)

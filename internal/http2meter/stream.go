@@ -19,7 +19,7 @@ type stream struct {
 	charge   budget.Charge
 	reading  progress
 
-	call budget.Charge // for the stream itself
+	call budget.Charge // for the stream itself: a client may leave it open for ever, without a message
 
 	// The response.
 	answering bool // the server has begun it
@@ -73,9 +73,6 @@ const (
 	// freeCalls is the number of open calls of a connection that are not charged, so that probes are
 	// answered. A call may begin before the end of the last one is counted.
 	freeCalls = 4
-	// calls is the key of that for all connections: clients may leave calls open for ever, without
-	// a message.
-	calls = "\x00calls"
 )
 
 // frameOverhead is what grpc takes for a frame besides its payload.

@@ -216,7 +216,7 @@ func DecodeTrace(body []byte, limits *Limits) (wanted map[string][]string, err e
 		add := func() error {
 			value, err := d.string(name)
 			wanted[name] = append(wanted[name], value)
-			return err
+			return cmp.Or(err, limits.CheckParameters(len(wanted[name])))
 		}
 		if name == TraceLevel {
 			return d.elements(name, add)

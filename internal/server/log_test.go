@@ -95,6 +95,20 @@ func TestOnlyInternalErrorsAreLoggedAsErrors(t *testing.T) {
 	}
 }
 
+// A client may know an input on which the model fails, and choose a long id.
+func TestTheLogOfFailedRequestsIsLimited(t *testing.T) {
+	for logRequests, want := range map[bool]int{false: maxFailures, true: maxFailures + 50} {
+		var out bytes.Buffer
+		s := Server{log: slog.New(slog.NewTextHandler(&out, nil)), logRequests: logRequests}
+		for range maxFailures + 50 {
+			s.logRequest(t.Context(), &infer.Request{ID: strings.Repeat("i", 1<<10)}, &infer.Response{}, 0, errors.New("broken"))
+		}
+		if got := strings.Count(out.String(), "request failed"); got != want || strings.Contains(out.String(), strings.Repeat("i", maxLoggedID+1)) {
+			t.Errorf("all requests logged %v: %d records, want %d; the first is %.400s", logRequests, got, want, &out)
+		}
+	}
+}
+
 func TestRequestsAreLoggedIfThatIsAskedFor(t *testing.T) {
 	var out bytes.Buffer
 	s := Server{log: slog.New(slog.NewTextHandler(&out, nil)), logRequests: true}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// maxFailures is the number of failed loads that are logged in a minute. Clients can make
-// thousands of them in a second, and get the reason in any case.
+// maxFailures is the number of failed loads that are logged in a minute, and of failed requests.
+// Clients can make thousands of them in a second, and get the reason in any case.
 const maxFailures = 100
 
 // A logLimit bounds the number of records in a minute.

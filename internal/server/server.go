@@ -37,9 +37,10 @@ type Server struct {
 	lenient bool
 	log     *slog.Logger
 
-	logRequests bool         // at info level
-	failures    logLimit     // of failed loads
-	freedMemory atomic.Int64 // Unix time in tens of seconds when freeMemory last did
+	logRequests    bool         // at info level
+	failures       logLimit     // of failed loads
+	failedRequests logLimit     // of requests that failed in the model
+	freedMemory    atomic.Int64 // Unix time in tens of seconds when freeMemory last did
 
 	gate         *access.Gate                  // nil if clients are not authenticated
 	cache        *cache.Cache                  // nil if responses are not cached

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/panics"
 )
 
@@ -65,7 +66,14 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 	return c.unmarshal(data, v)
 }
 
+// maxOther is the size of a message that has neither tensors nor files. What is made of it, such as
+// lists and the text of an error, can be many times as large.
+const maxOther = 1 << 20
+
 func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
+	if _, files := message.(*kservepb.RepositoryModelLoadRequest); !files && data.Len() > maxOther {
+		return infer.Errorf(infer.Invalid, "the message has %d bytes, and may have %d: only inferences and loads may have more", data.Len(), maxOther)
+	}
 	flat := data.MaterializeToBuffer(&memory)
 	defer flat.Free()
 	t := tally{limits: c.limits}

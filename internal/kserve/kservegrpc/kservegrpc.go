@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -225,12 +226,23 @@ func withRetry(err error, in time.Duration) error {
 // withCode converts err to a gRPC error unless it is one already, with Triton's codes if
 // TritonStatus is set.
 func (s *service) withCode(err error) error {
-	if _, ok := status.FromError(err); ok {
+	found, ok := status.FromError(err)
+	if !ok {
+		code := infer.CodeOf(err)
+		if s.opts.TritonStatus {
+			code = kserve.TritonCode(code)
+		}
+		found = status.New(kserve.GRPCCode(code), kserve.TritonError(err, nil).Error())
+	}
+	switch text := found.Message(); {
+	case len(text) > maxText:
+		return status.Error(found.Code(), strings.ToValidUTF8(text[:maxText], "")+"…")
+	case ok:
 		return err
 	}
-	code := infer.CodeOf(err)
-	if s.opts.TritonStatus {
-		code = kserve.TritonCode(code)
-	}
-	return status.Error(kserve.GRPCCode(code), kserve.TritonError(err, nil).Error())
+	return found.Err()
 }
+
+// maxText is the length of an error's text. It is sent as a header, which clients limit, and grpc
+// keeps memory for the longest one of a connection. Clients can have some errors quote what they sent.
+const maxText = 4 << 10

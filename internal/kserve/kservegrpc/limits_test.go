@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -184,5 +185,45 @@ func TestNamesThatNoModelCanHaveAreUnknown(t *testing.T) {
 				t.Errorf("%.20q: %v", name, err)
 			}
 		}
+	}
+}
+
+// Such messages become lists, and texts of errors, which are many times as large.
+func TestMessagesWithoutTensorsMayNotBeLarge(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	client, large := kservepb.NewGRPCInferenceServiceClient(conn), strings.Repeat("1", 2<<20)
+	const want = "may have 1048576: only inferences and loads may have more"
+	for what, call := range map[string]func() error{
+		"readiness": func() error {
+			_, err := client.ModelReady(t.Context(), &kservepb.ModelReadyRequest{Name: "m", Version: large})
+			return err
+		},
+		"trace settings": func() error {
+			levels := map[string]*kservepb.TraceSettingRequest_SettingValue{"trace_level": {Value: make([]string, 1<<20)}}
+			_, err := client.TraceSetting(t.Context(), &kservepb.TraceSettingRequest{Settings: levels})
+			return err
+		},
+		"health": func() error {
+			_, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: large})
+			return err
+		},
+	} {
+		if err := call(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %.200v, want %q", what, err, want)
+		}
+	}
+	files := map[string]*kservepb.ModelRepositoryParameter{"file:1/model.onnx": {ParameterChoice: &kservepb.ModelRepositoryParameter_BytesParam{BytesParam: make([]byte, 2<<20)}}}
+	if _, err := client.RepositoryModelLoad(t.Context(), &kservepb.RepositoryModelLoadRequest{ModelName: "m", Parameters: files}); err != nil && strings.Contains(err.Error(), want) {
+		t.Errorf("files of a model: %v", err)
+	}
+}
+
+// grpc sends the text as a header, which clients limit.
+func TestTheTextOfAnErrorIsCut(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	_, err := client.ModelReady(t.Context(), &kservepb.ModelReadyRequest{Name: "m", Version: strings.Repeat("ü", 30<<10)})
+	if text := status.Convert(err).Message(); status.Code(err) != codes.InvalidArgument || len(text) > 4<<10+len("…") || !strings.HasSuffix(text, "ü…") {
+		t.Errorf("%v, %d bytes: %.100q", status.Code(err), len(text), text)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -26,6 +27,9 @@ const (
 	// maxInFlight is the number of requests of a stream that may be in flight. No further
 	// request is received until one is answered.
 	maxInFlight = 256
+
+	// workerMemory is what a request in flight takes besides its message, most of it for its stack.
+	workerMemory = 8 << 10
 
 	// maxWaiting is the number of workers that wait to receive while another one does. A client may
 	// leave many streams open on which many requests were in flight once.
@@ -145,7 +149,7 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		lastQueued: map[string]<-chan struct{}{},
 	}
 	st.workers.Add(1)
-	go st.work(ctx)
+	go st.work(ctx, budget.Charge{}) // the call is charged
 	var err error
 	select {
 	case err = <-st.ended:
@@ -183,7 +187,8 @@ func (st *stream) end(err error) {
 	st.cancel()
 }
 
-func (st *stream) work(ctx context.Context) {
+func (st *stream) work(ctx context.Context, charge budget.Charge) {
+	defer charge.Close()
 	defer func() { st.panicked(recover()) }()
 	for {
 		t := st.receive(ctx)
@@ -233,8 +238,11 @@ func (st *stream) receive(ctx context.Context) *turn {
 		in.queued = t.hasPlace
 	}
 	if st.waiting.Load() == 0 && st.workers.Load() < maxInFlight {
-		st.workers.Add(1)
-		go st.work(ctx)
+		charge := st.service.opts.Budget.Open(budget.Calls)
+		if charge.Grow(workerMemory) { // otherwise the next request is received when one is answered
+			st.workers.Add(1)
+			go st.work(ctx, charge)
+		}
 	}
 	return t
 }

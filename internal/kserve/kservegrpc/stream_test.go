@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -181,6 +182,39 @@ func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
 			t.Error(err)
 		}
 		expectEnd(t, stream, codes.OK)
+	})
+}
+
+// A request in flight takes a goroutine, whatever the size of its message.
+func TestRequestsInFlightOfAStreamAreCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const worker = 8 << 10
+		all := budget.New(2 * 3 * worker) // calls get half
+		backend, conn := newServer(t, kservegrpc.Options{Budget: all})
+		var running atomic.Int32
+		proceed := make(chan struct{})
+		backend.Before = func(context.Context, *infer.Request) error {
+			running.Add(1)
+			<-proceed
+			return nil
+		}
+		stream := openStream(t.Context(), t, conn)
+		ids := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+		send(t, stream, ids...)
+		synctest.Wait()
+		if n := running.Load(); n != 1+3 {
+			t.Errorf("%d requests run, want one, and three for which the budget has room", n)
+		}
+		close(proceed)
+		expect(t, stream, ids...)
+		if err := stream.CloseSend(); err != nil {
+			t.Error(err)
+		}
+		expectEnd(t, stream, codes.OK)
+		synctest.Wait()
+		if used := all.State().Used; used != 0 {
+			t.Errorf("%d bytes are charged after the end", used)
+		}
 	})
 }
 
