@@ -363,8 +363,7 @@ func callsWithoutMessage(ctx context.Context, t *testing.T, s *servertest.Server
 	const calls = 256
 	for range connections {
 		c := http2test.Dial(t, s.GRPC)
-		stop := context.AfterFunc(ctx, c.Close)
-		defer stop()
+		context.AfterFunc(ctx, c.Close)
 		for i := range uint32(calls) {
 			c.Headers(2*i+1, []string{"ModelInfer", "ModelStreamInfer"}[i%2])
 		}

@@ -294,7 +294,7 @@ func (p halves) Decide(now batching.Time, line batching.Line) batching.Decision 
 // A proxy is an Envoy: it counts the failures of each model by itself.
 func TestAProxyEjectsACopyAfterThreeFailuresInARow(t *testing.T) {
 	to := &copyOf{inFlight: make([]uint16, 2)}
-	now := Time(time.Minute)
+	now := time.Minute
 	observe := func(all ...outcome) (ejects int) {
 		for _, o := range all {
 			if to.observe((&request{proxy: 1}).with(o), now) {
