@@ -660,7 +660,9 @@ func (d *onDemand) unload(name string) {
 			under = m.flight
 		}
 		d.mu.Unlock()
-		d.repository.server.Unload(name) // which cancels a load, unless that waits for memory or is over
+		// It cancels a load, unless that waits for memory or is over: then the version is closed before
+		// a request loads the model again.
+		d.repository.server.Evict(name)
 		if under == nil {
 			return
 		}
