@@ -113,20 +113,17 @@ func (b *builder) countZones(places []place) {
 // A candidate is a node for a new copy.
 type candidate struct {
 	node int32
-	zone int // copies of the model in its zone; first the active ones, if the copy is active
 	mark
 	fits bool // its device has the time
 	busy float64
 	rank uint64
 }
 
-// better reports whether c is the better place: in a zone with fewer copies, with the model
-// in memory, with enough device time, with the files on its disk, and then by rank. If no
+// better reports whether c is the better place of two in zones that are equally good: with the
+// model in memory, with enough device time, with the files on its disk, and then by rank. If no
 // device has the time, the least busy one is best.
 func (c *candidate) better(o *candidate) bool {
 	switch {
-	case c.zone != o.zone:
-		return c.zone < o.zone
 	case c.holds != o.holds:
 		return c.holds
 	case c.fits != o.fits:
@@ -141,11 +138,36 @@ func (c *candidate) better(o *candidate) bool {
 
 // choose returns the best node for one more copy of a model; -1 if none has the memory.
 // Memory of copies above the class below counts as free: pass classes to displace nothing.
+// Nodes in the zones with the fewest copies are best, so that the others are looked at only if
+// none of these has the memory.
 func (b *builder) choose(m int, active bool, below class) int32 {
 	if b.models[m].Bytes > b.roomiest(below) {
 		return -1
 	}
 	b.countZones(b.places[m])
+	copies := func(zone int32) int { // first the active ones, if the copy is active
+		if active {
+			return b.inZone[zone] + len(b.nodes)*b.active[zone]
+		}
+		return b.inZone[zone]
+	}
+	slices.SortFunc(b.byCopies, func(x, y int32) int { return cmp.Or(copies(x)-copies(y), int(x-y)) })
+	b.mark(m)
+	best := candidate{node: -1}
+	for i, zone := range b.byCopies {
+		if best.node >= 0 && copies(zone) > copies(b.byCopies[i-1]) {
+			break
+		}
+		b.search(&best, zone, m, active, below)
+	}
+	if best.node < 0 {
+		b.measureRoom(below) // it was less than supposed
+	}
+	return best.node
+}
+
+// mark takes note of what each node has of a model.
+func (b *builder) mark(m int) {
 	clear(b.marks)
 	for _, p := range b.places[m] {
 		b.marks[p.node].placed = true
@@ -156,41 +178,54 @@ func (b *builder) choose(m int, active bool, below class) int32 {
 	for _, n := range b.holders[m] {
 		b.marks[n].holds = true
 	}
-	best := candidate{node: -1}
-	for n := range b.nodes {
+}
+
+// search looks for a better candidate among the nodes of a zone.
+func (b *builder) search(best *candidate, zone int32, m int, active bool, below class) {
+	bytes, share, hash := b.models[m].Bytes, b.share[m], b.hashes[m]
+	for _, n := range b.inZones[zone] {
 		s := &b.states[n]
-		if b.marks[n].placed || b.room(n, below) < b.models[m].Bytes || b.nodes[n].Draining {
+		if b.marks[n].placed || s.draining || s.room(below) < bytes {
 			continue
 		}
-		c := candidate{node: int32(n), zone: b.inZone[s.zone], rank: rank(s.hash, b.hashes[m]), fits: true, mark: b.marks[n]}
+		c := candidate{node: n, rank: rank(s.hash, hash), fits: true, mark: b.marks[n]}
 		if active {
-			c.zone += len(b.nodes) * b.active[s.zone]
-			c.fits, c.busy = b.fits(int32(n), b.share[m]), b.fullness(int32(n))
+			c.fits, c.busy = b.fits(n, share), b.fullness(n)
 		}
-		if best.node < 0 || c.better(&best) {
-			best = c
+		if best.node < 0 || c.better(best) {
+			*best = c
 		}
 	}
-	return best.node
 }
 
 // room returns the memory of a node that is free, or used by copies above the class below.
-func (b *builder) room(n int, below class) int64 {
-	free := b.nodes[n].Bytes - b.states[n].used
+func (s *nodeState) room(below class) int64 {
+	free := s.bytes - s.used
 	for c := below + 1; c < classes; c++ {
-		free += b.states[n].reclaimable[c]
+		free += s.reclaimable[c]
 	}
 	return free
 }
 
-// roomiest returns the largest room of all nodes. It makes the search for memory that does
-// not exist quick.
+// roomiest returns the largest room of all nodes, or more than that if copies were placed since
+// it was measured. It makes the search for memory that does not exist quick.
 func (b *builder) roomiest(below class) int64 {
 	if !b.roomKnown[below] {
-		b.roomKnown[below], b.largestRoom[below] = true, 0
-		for n := range b.nodes {
-			b.largestRoom[below] = max(b.largestRoom[below], b.room(n, below))
-		}
+		b.measureRoom(below)
 	}
 	return b.largestRoom[below]
+}
+
+func (b *builder) measureRoom(below class) {
+	b.roomKnown[below], b.largestRoom[below] = true, 0
+	for n := range b.states {
+		b.largestRoom[below] = max(b.largestRoom[below], b.states[n].room(below))
+	}
+}
+
+// widen takes note that a node may have more room than any had.
+func (b *builder) widen(n int32) {
+	for below := range b.largestRoom {
+		b.largestRoom[below] = max(b.largestRoom[below], b.states[n].room(class(below)))
+	}
 }

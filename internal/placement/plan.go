@@ -94,7 +94,9 @@ type builder struct {
 	states      []nodeState
 	order       []int32 // see byDeviceTime
 	zones       int
-	mean        float64 // device time that all active copies need, per unit of speed
+	inZones     [][]int32 // nodes by zone
+	byCopies    []int32   // scratch: zones, those with the fewest copies of a model first
+	mean        float64   // device time that all active copies need, per unit of speed
 	queue       [classes][]int32
 	largestRoom [classes + 1]int64 // see roomiest
 	roomKnown   [classes + 1]bool
@@ -104,6 +106,7 @@ type builder struct {
 	marks       []mark             // scratch: by node
 	inZone      []int              // scratch: copies of a model by zone
 	active      []int              // scratch: active copies of a model by zone
+	touched     []int32            // scratch: nodes of an update
 	scratch     []place
 }
 
@@ -122,6 +125,8 @@ type nodeState struct {
 	hash        uint64
 	zone        int
 	speed       float64
+	bytes       int64 // for models
+	draining    bool
 	used        int64 // bytes of planned copies
 	busy        int64 // device time of active copies
 	reclaimable [classes]int64
@@ -151,7 +156,7 @@ func newBuilder(nodes []Node, models []Model) *builder {
 	}
 	names := []string{}
 	for i, n := range nodes {
-		b.states[i].hash, b.states[i].speed = hashOf(n.Name), cmp.Or(n.Speed, 1)
+		b.states[i] = nodeState{hash: hashOf(n.Name), speed: cmp.Or(n.Speed, 1), bytes: n.Bytes, draining: n.Draining}
 		names = append(names, n.Zone)
 		for _, digest := range n.Cached {
 			b.cached[digest] = append(b.cached[digest], int32(i))
@@ -159,10 +164,14 @@ func newBuilder(nodes []Node, models []Model) *builder {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
+	b.zones, b.inZones = len(names), make([][]int32, len(names))
 	for i, n := range nodes {
-		b.states[i].zone, _ = slices.BinarySearch(names, n.Zone)
+		zone, _ := slices.BinarySearch(names, n.Zone)
+		b.states[i].zone, b.inZones[zone] = zone, append(b.inZones[zone], int32(i))
 	}
-	b.zones = len(names)
+	for zone := range b.inZones {
+		b.byCopies = append(b.byCopies, int32(zone))
+	}
 	b.inZone, b.active = make([]int, b.zones), make([]int, b.zones)
 	return b
 }
@@ -252,14 +261,19 @@ func (b *builder) classOf(m, i int, active bool) class {
 
 // update changes the copies of a model, and keeps the accounts of the nodes.
 func (b *builder) update(m int, change func(places []place) []place) {
-	b.changed, b.roomKnown = true, [classes + 1]bool{}
+	b.changed = true
+	b.touched = b.touched[:0]
 	for i, p := range b.places[m] {
 		b.discount(m, p, b.classAt(m, i))
+		b.touched = append(b.touched, p.node)
 	}
 	b.places[m] = change(b.places[m])
 	b.sortByRank(b.places[m], m)
 	for i, p := range b.places[m] {
 		b.account(m, p, b.classAt(m, i))
+	}
+	for _, n := range b.touched {
+		b.widen(n)
 	}
 }
 

@@ -43,9 +43,9 @@ func Steps(plan *Plan, nodes []Node, models []Model, since time.Duration) []Step
 // A stepper collects steps.
 type stepper struct {
 	nodes  []Node
-	rooms  []room           // by node
-	models []held           // by the plan's models
-	byName map[string]*held // a search would take longer
+	rooms  []room    // by node
+	models []held    // by the plan's models
+	held   [][]*held // by node: the models of its copies; nil for one that the plan does not have
 	loads  []load
 	steps  []Step
 }
@@ -54,6 +54,7 @@ type stepper struct {
 type held struct {
 	*Placement
 	bytes   int64
+	planned []int32 // nodes of the planned copies; -1 for one that does not report
 	holders []int32 // nodes that hold or load it
 	ready   int     // copies that are ready
 	good    int     // ready copies that the plan has
@@ -72,40 +73,53 @@ type load struct {
 }
 
 func newStepper(plan *Plan, nodes []Node, models []Model) *stepper {
-	s := &stepper{nodes: byName(nodes, func(n *Node) string { return n.Name }), models: make([]held, len(plan.Models)), rooms: make([]room, len(nodes)), byName: make(map[string]*held, len(plan.Models))}
+	s := &stepper{nodes: byName(nodes, func(n *Node) string { return n.Name }), models: make([]held, len(plan.Models)), rooms: make([]room, len(nodes)), held: make([][]*held, len(nodes))}
+	index := make(map[string]int32, len(nodes)) // searches would take longer
+	for i := range s.nodes {
+		index[s.nodes[i].Name] = int32(i)
+	}
 	models = byName(models, func(m *Model) string { return m.Name })
+	named := make(map[string]*held, len(plan.Models))
 	for i := range plan.Models {
-		s.models[i].Placement = &plan.Models[i]
-		s.byName[plan.Models[i].Model] = &s.models[i]
-		if m := find(models, plan.Models[i].Model, func(m *Model) string { return m.Name }); m != nil {
-			s.models[i].bytes = m.Bytes
+		h := &s.models[i]
+		h.Placement = &plan.Models[i]
+		named[h.Model] = h
+		if m := find(models, h.Model, func(m *Model) string { return m.Name }); m != nil {
+			h.bytes = m.Bytes
+		}
+		h.planned = make([]int32, len(h.Copies))
+		for c := range h.Copies {
+			h.planned[c] = -1
+			if n, reports := index[h.Copies[c].Node]; reports {
+				h.planned[c] = n
+			}
 		}
 	}
 	for i := range s.nodes {
 		s.rooms[i].free = s.nodes[i].Bytes
-		for _, c := range s.nodes[i].Copies {
+		s.held[i] = make([]*held, len(s.nodes[i].Copies))
+		for j := range s.nodes[i].Copies {
+			c := &s.nodes[i].Copies[j]
 			s.rooms[i].free -= c.Bytes
 			s.rooms[i].loading += btoi(!c.Ready)
-			if h := s.byName[c.Model]; h != nil {
+			if h := named[c.Model]; h != nil {
+				s.held[i][j] = h
 				h.holders = append(h.holders, int32(i))
 				h.ready += btoi(c.Ready)
-				h.good += btoi(c.Ready && h.plannedAt(s.nodes[i].Name))
+				h.good += btoi(c.Ready && h.plannedAt(i))
 			}
 		}
 	}
 	return s
 }
 
-func (h *held) plannedAt(node string) bool {
-	return find(h.Copies, node, func(c *Copy) string { return c.Node }) != nil
-}
+func (h *held) plannedAt(node int) bool { return slices.Contains(h.planned, int32(node)) }
 
 // planLoads lists the planned copies of a model that no node holds or loads.
 func (s *stepper) planLoads(m int) {
 	h := &s.models[m]
-	for _, c := range h.Copies {
-		n, reports := slices.BinarySearchFunc(s.nodes, c.Node, func(n Node, name string) int { return strings.Compare(n.Name, name) })
-		if !reports || slices.Contains(h.holders, int32(n)) || slices.Contains(s.nodes[n].Failed, h.Model) {
+	for i, n := range h.planned {
+		if n < 0 || slices.Contains(h.holders, n) || slices.Contains(s.nodes[n].Failed, h.Model) {
 			continue
 		}
 		s.rooms[n].wanted += h.bytes
@@ -113,12 +127,12 @@ func (s *stepper) planLoads(m int) {
 		switch {
 		case h.InUse && h.ready == 0:
 			urgency = 0
-		case h.InUse && c.Active:
+		case h.InUse && h.Copies[i].Active:
 			urgency = 1
 		case h.InUse:
 			urgency = 2
 		}
-		s.loads = append(s.loads, load{Step{Node: c.Node, Model: h.Model}, urgency, m, n})
+		s.loads = append(s.loads, load{Step{Node: h.Copies[i].Node, Model: h.Model}, urgency, m, int(n)})
 	}
 }
 
@@ -140,9 +154,9 @@ func (s *stepper) startLoads() {
 func (s *stepper) unloadSurplus() {
 	for i := range s.nodes {
 		n, short := &s.nodes[i], s.rooms[i].free < s.rooms[i].wanted
-		for _, c := range n.Copies {
-			h := s.byName[c.Model]
-			if h != nil && (h.plannedAt(n.Name) || !h.mayUnload(n.Name, c.Ready, short)) {
+		for j := range n.Copies {
+			c, h := &n.Copies[j], s.held[i][j]
+			if h != nil && (h.plannedAt(i) || !h.mayUnload(n.Name, c.Ready, short)) {
 				continue
 			}
 			if h != nil && c.Ready {
