@@ -124,10 +124,11 @@ func (c *Core) models() []placement.Model {
 			l.Bytes = n
 			c.learned[w.Name] = l
 		}
+		rated := c.rated[w.Name]
 		models = append(models, placement.Model{
 			Name: w.Name, Tenant: w.Tenant, Digest: l.Digest, Bytes: l.Bytes, Curve: l.Curve, Efficient: l.Efficient,
 			Objective: cmp.Or(w.Objective, l.Objective), Copies: w.Copies,
-			Rate: rates[w.Name], Asked: l.Asked, Reported: c.now - c.now%replanEvery,
+			Rate: rates[w.Name], Asked: l.Asked, Reported: rated + (c.now - rated).Truncate(replanEvery),
 		})
 	}
 	return models
