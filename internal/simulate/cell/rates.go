@@ -60,14 +60,14 @@ func (c *cell) takeReports() {
 }
 
 // takeRises updates the rates that have risen, and reports whether there are any.
-func (c *cell) takeRises() (any bool) {
+func (c *cell) takeRises() (rose bool) {
 	for m := range c.meters {
 		if c.meters[m].look(c.now) && !c.control.silent {
 			c.setRate(m, c.meters[m].rate)
-			any = true
+			rose = true
 		}
 	}
-	return any
+	return rose
 }
 
 func (c *cell) setRate(m int, rate float64) {
