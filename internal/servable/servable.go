@@ -109,9 +109,9 @@ type Version struct {
 	params           tuning            // that it was opened with
 
 	calibration atomic.Pointer[explain.Calibration] // the result of calibration; nil before its end
-	closeOnce   sync.Once
-	closed      chan struct{} // closed when the version is
-	closeErr    error         // of Close
+	closeCalled atomic.Bool                         // by Close
+	closed      chan struct{}                       // closed when the version is
+	closeErr    error                               // of Close
 
 	scaling     sync.Mutex   // held while workers start and stop; guards the following
 	model       engine.Model // nil until the first worker starts
@@ -193,27 +193,32 @@ func (v *Version) awaitHolds() {
 // Close waits until the version is not held, rejects new requests, runs the queued ones, and
 // unloads the version. Concurrent calls return when the version is closed.
 func (v *Version) Close() error {
-	v.closeOnce.Do(func() {
-		defer close(v.closed)
-		v.CancelTuning()
-		v.awaitHolds()
-		v.mu.Lock()
-		tuned := v.tuningDone
-		v.mu.Unlock()
-		if tuned != nil {
-			<-tuned
-		}
-		v.scaling.Lock()
-		defer v.scaling.Unlock()
-		v.closeBegan = true
-		v.closeErr = v.Scheduler.Close()
-		if v.model != nil {
-			v.closeErr = errors.Join(v.closeErr, v.model.Close())
-		}
-		if v.releaseFiles != nil {
-			v.releaseFiles()
-		}
-	})
-	<-v.closed
+	if !v.closeCalled.Swap(true) {
+		v.close()
+	}
+	<-v.closed // not a sync.Once, whose callers wait for a lock: fake time stands still meanwhile
 	return v.closeErr
+}
+
+// close does the work of Close, once.
+func (v *Version) close() {
+	defer close(v.closed)
+	v.CancelTuning()
+	v.awaitHolds()
+	v.mu.Lock()
+	tuned := v.tuningDone
+	v.mu.Unlock()
+	if tuned != nil {
+		<-tuned
+	}
+	v.scaling.Lock()
+	defer v.scaling.Unlock()
+	v.closeBegan = true
+	v.closeErr = v.Scheduler.Close()
+	if v.model != nil {
+		v.closeErr = errors.Join(v.closeErr, v.model.Close())
+	}
+	if v.releaseFiles != nil {
+		v.releaseFiles()
+	}
 }
