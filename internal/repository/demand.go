@@ -111,6 +111,7 @@ type flight struct {
 	done    chan struct{} // closed when the load has ended
 	err     error         // set before done is closed
 	waiting int           // requests that wait; guarded by the lock of onDemand
+	unload  bool          // the model must leave when the load has ended; guarded by the lock, too
 	ready   time.Time     // when it will probably have ended; zero if that is not known
 }
 
@@ -518,27 +519,38 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	d.hold(bytes)
 	change, before := d.beginChange(), d.resident()
 	began := time.Now()
-	err := d.repository.change(name, override{})
+	err := d.open(name, f)
 	resident := d.resident()
 	more, alone := resident-before, d.endChange(change)
 	d.mu.Lock()
 	d.loading--
 	m.flight = nil
 	d.opening -= bytes
-	if err != nil {
+	unload := err == nil && f.unload
+	switch {
+	case err != nil:
 		f.err = d.failedLocked(name, m, time.Since(began), err)
-	} else {
-		d.loadedNowLocked(name, m)
+	case unload: // it goes without having been warm: the unload may have closed its version already
+		f.err = unloadedMeanwhile(name)
+		d.loadedNowLocked(m)
+		d.markLocked([]string{name})
+		bytes -= m.bytes
+	default:
+		d.loadedNowLocked(m)
+		d.openedLocked(name, m)
 		if alone && d.opts.Resident != nil {
 			d.measuredLocked(m, more)
 		}
 		bytes -= m.bytes
 	}
 	d.releaseLocked(bytes)
-	d.observeLocked(resident, alone)
+	d.observeLocked(resident, alone && !unload)
 	leave = d.excessLocked()
-	id, footprint, known := m.id, calibrate.Footprint{Bytes: m.bytes, Load: m.load}, err == nil && m.measured
+	id, footprint, known := m.id, calibrate.Footprint{Bytes: m.bytes, Load: m.load}, err == nil && !unload && m.measured
 	d.mu.Unlock()
+	if unload {
+		d.evict(name)
+	}
 	close(f.done)
 	if known {
 		d.opts.Store.PutFootprint(id, footprint)
@@ -546,6 +558,22 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	for _, other := range leave {
 		d.evict(other)
 	}
+}
+
+// open loads a model that has its memory, unless it was unloaded while it waited for that.
+func (d *onDemand) open(name string, f *flight) error {
+	d.mu.Lock()
+	unload := f.unload
+	d.mu.Unlock()
+	if unload {
+		return unloadedMeanwhile(name)
+	}
+	return d.repository.change(name, override{})
+}
+
+// unloadedMeanwhile returns the error of requests that waited for a model that a client unloaded.
+func unloadedMeanwhile(name string) error {
+	return refuse(name, 0, "model %q cannot be loaded: %w", name, server.ErrUnloaded)
 }
 
 // measuredLocked records what a load took. Memory that was free before does not count, so it may be
@@ -575,10 +603,9 @@ func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, er
 }
 
 // loadedNowLocked records that a model is loaded.
-func (d *onDemand) loadedNowLocked(name string, m *demanded) {
+func (d *onDemand) loadedNowLocked(m *demanded) {
 	d.counts.Loads++
 	m.state, m.broken, m.refusal = warm, false, nil
-	d.openedLocked(name, m)
 }
 
 // openedLocked notes when versions of a model were opened, and how long that took.
@@ -644,33 +671,32 @@ func (d *onDemand) evict(name string) {
 	d.releaseLocked(m.bytes)
 }
 
-// unload takes a model out of memory because a client wants it, or its files are gone.
+// unload takes a model out of memory because a client wants it, or its files are gone. A load that is
+// under way evicts the model when it ends: if unload did that after the load, requests
+// would find a model that counts as loaded and whose version is closed, or load it beside one that
+// still closes.
 func (d *onDemand) unload(name string) {
-	for {
-		d.mu.Lock()
-		m := d.models[name]
-		if m != nil && m.state == warm {
-			d.markLocked([]string{name})
-			d.mu.Unlock()
-			d.evict(name)
-			return
-		}
-		var under *flight
-		if m != nil {
-			under = m.flight
-		}
+	d.mu.Lock()
+	m := d.models[name]
+	if m != nil && m.state == warm {
+		d.markLocked([]string{name})
 		d.mu.Unlock()
-		// It cancels a load, unless that waits for memory or is over: then the version is closed before
-		// a request loads the model again.
-		d.repository.server.Evict(name)
-		if under == nil {
-			return
-		}
-		select {
-		case <-under.done: // the model may be loaded nevertheless
-		case <-d.repository.closing:
-			return
-		}
+		d.evict(name)
+		return
+	}
+	var under *flight
+	if m != nil && m.flight != nil {
+		under = m.flight
+		under.unload = true
+	}
+	d.mu.Unlock()
+	d.repository.server.Evict(name) // it cancels the load, unless that waits for memory or is over
+	if under == nil {
+		return
+	}
+	select {
+	case <-under.done:
+	case <-d.repository.closing:
 	}
 }
 

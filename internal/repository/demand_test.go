@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -33,7 +34,8 @@ type slow struct {
 	most  int // models that were open at once
 	fail  error
 
-	during func(model string) // called by each load; nil means nothing
+	during  func(model string) // called by each load; nil means nothing
+	closing time.Duration      // how long a model takes to close
 }
 
 func (e *slow) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
@@ -55,6 +57,7 @@ func (e *slow) Load(ctx context.Context, src engine.Source) (engine.Model, error
 }
 
 func (e *slow) Close() error {
+	time.Sleep(e.closing)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.open--
@@ -483,7 +486,7 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 		looks int64         // or while memory is looked at so often
 	}{
 		"while it is opened":       {after: time.Second / 2},
-		"when it has been opened":  {looks: 3},
+		"when it has been opened":  {looks: 4}, // the watch looked, too
 		"before it is loaded":      {looks: 2},
 		"when nothing of it began": {},
 	} {
@@ -502,6 +505,7 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 				var clients sync.WaitGroup
 				unload := func() { clients.Go(func() { r.source.unload("a") }) }
 				look = func() { unload(); time.Sleep(100 * time.Millisecond) }
+				time.Sleep(time.Second / 2) // the watch looks in whole seconds
 				clients.Go(func() { _, _ = request(t.Context(), r, "a") })
 				if at.looks == 0 {
 					time.Sleep(at.after)
@@ -515,6 +519,72 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The unload comes when the version serves, and the load does not know yet: the version closes for a
+// minute, and meanwhile no request may load the model beside it, or find that it has no version.
+func TestAnUnloadThatMeetsTheEndOfALoadKeepsRequestsOutUntilItHasLeft(t *testing.T) {
+	const opened = 1500 * time.Millisecond // the watch looks at memory in whole seconds
+	var look atomic.Pointer[func()]
+	watched := func(o *setup) {
+		o.Demand.Resident = func() int64 {
+			if call := look.Load(); call != nil {
+				(*call)()
+			}
+			return 0
+		}
+	}
+	demanding(t, newDisk(t).models("a"), 1, watched, func(t *testing.T, r *running, eng *slow) {
+		time.Sleep(opened - time.Second)
+		eng.closing = time.Minute
+		var clients sync.WaitGroup
+		began := time.Now()
+		meet := func() {
+			if len(r.Versions("a")) == 0 {
+				return // the load begins
+			}
+			look.Store(nil)
+			for range 2 { // clients
+				clients.Go(func() {
+					r.source.unload("a")
+					if took := time.Since(began); took != time.Second+time.Minute {
+						t.Errorf("the unload returned after %v, want when the model was closed", took)
+					}
+				})
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		look.Store(&meet)
+		clients.Go(func() {
+			_, err := request(t.Context(), r, "a")
+			if took := time.Since(began); infer.CodeOf(err) != infer.Unavailable || !errors.Is(err, server.ErrUnloaded) || took != time.Second+time.Minute {
+				t.Errorf("the request that waited failed after %v: %v", took, err)
+			}
+		})
+		time.Sleep(30 * time.Second)
+		if _, err := request(t.Context(), r, "a"); infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), "is being unloaded") {
+			t.Errorf("a request while the model closes: %v", err)
+		}
+		clients.Wait()
+		mustAsk(t, r, "a", time.Second)
+		if c, _ := r.source.DemandCounts(); c.Loads != 2 || c.Evictions != 1 || c.Held != weight {
+			t.Errorf("%d loads, %d evictions, %d bytes held, want 2, 1 and %d", c.Loads, c.Evictions, c.Held, weight)
+		}
+	})
+}
+
+// What left the table before closes in the background, and holds its memory until then.
+func TestAnEvictionWaitsForWhatLeftTheTableBefore(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		eng.closing = time.Minute
+		began := time.Now()
+		r.Server.Unload("a")
+		r.Evict("a")
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("the eviction returned after %v, want %v", took, time.Minute)
+		}
+	})
 }
 
 func TestAModelWhoseFilesAreGoneIsNotAvailable(t *testing.T) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/sched"
@@ -65,11 +66,22 @@ func (s *Server) load(ctx context.Context, name, version string) (*servable.Vers
 }
 
 // Evict takes a model out of service like [Server.Unload], and returns when its memory is
-// free. Requests that have it run to their end.
+// free. Requests that have it run to their end. Evict also waits for versions that left the table
+// earlier: the caller counts their memory as free, too, and a load that has just ended may
+// publish a version between any look at the table and Unload.
 func (s *Server) Evict(name string) {
-	versions := s.Versions(name)
 	s.Unload(name)
-	for _, v := range versions {
+	for _, v := range s.drainingOf(name) {
 		_ = v.Close() // the drain reports the error
 	}
+}
+
+// drainingOf returns the versions of a model that have left the table and are not closed yet.
+func (s *Server) drainingOf(name string) []*servable.Version {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.models[name]; m != nil {
+		return slices.Clone(m.draining)
+	}
+	return nil
 }

@@ -66,8 +66,9 @@ func (s *Server) logFailure(name string, err error) {
 // Errors of cancelled loads.
 var (
 	// ErrClosing is the error of a load while the server closes.
-	ErrClosing  = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down"))
-	errUnloaded = cancelledLoad("the model was unloaded while it was being loaded")
+	ErrClosing = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down"))
+	// ErrUnloaded is the cause of a load that an unload has cancelled.
+	ErrUnloaded error = cancelledLoad("the model was unloaded while it was being loaded")
 )
 
 // A cancelledLoad is the error of a load that was cancelled, because the model is unloaded
@@ -264,6 +265,7 @@ func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 	if m.expected = len(now.versions) > 0; !m.expected {
 		m.owner = ""
 	}
+	m.draining = append(m.draining, old...)
 	s.publishLocked(m.name, now)
 	s.mu.Unlock()
 	s.drain(m, old)
@@ -308,7 +310,7 @@ func (s *Server) replaceTuned(ctx context.Context, old *servable.Version, open f
 }
 
 // drain closes versions in the background, after their queued requests have run. The caller
-// has called beginChange.
+// has called beginChange, and added them to m.draining.
 func (s *Server) drain(m *model, versions []*servable.Version) {
 	for _, v := range versions {
 		s.changes.Go(func() {
@@ -318,6 +320,7 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 			s.freeMemory() // return what Go kept for the requests of the version
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			m.draining = slices.DeleteFunc(m.draining, func(other *servable.Version) bool { return other == v })
 			if m.states[v.Number()].state == StateUnloading { // it was not replaced
 				m.states[v.Number()] = status{StateUnavailable, ReasonUnloaded}
 				s.log.Info("model unloaded", "model", m.name, "version", v.Name())
@@ -351,7 +354,7 @@ func (s *Server) Unload(name string) {
 	}
 	m.expected = false
 	if m.cancel != nil {
-		m.cancel(errUnloaded)
+		m.cancel(ErrUnloaded)
 	}
 	s.mu.Unlock()
 	m.turn <- struct{}{} // does not take long: the load was cancelled

@@ -22,6 +22,7 @@ type model struct {
 	owner    string // the source that loads it; "" if none has
 	expected bool   // expected to serve: present at startup or loaded since, and not unloaded
 	states   map[int64]status
+	draining []*servable.Version     // have left the table, and are not closed yet
 	cancel   context.CancelCauseFunc // cancels the current load; nil if there is none
 }
 

@@ -286,7 +286,7 @@ func TestUnloadingAModelCancelsItsLoad(t *testing.T) {
 		began := time.Now()
 		var load sync.WaitGroup
 		load.Go(func() {
-			if err := s.Load("m", "the test", versions(0, 1)); !errors.Is(err, errUnloaded) {
+			if err := s.Load("m", "the test", versions(0, 1)); !errors.Is(err, ErrUnloaded) {
 				t.Errorf("the load ended with %v", err)
 			}
 		})
