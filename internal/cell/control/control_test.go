@@ -341,6 +341,40 @@ func TestTheAPIAnswersCommands(t *testing.T) {
 	}
 }
 
+// Events wait in the queue of the cell: a rollout that is only on its way to it must refuse another one.
+func TestOfTwoRolloutsThatStartTogetherOneIsRefused(t *testing.T) {
+	n := newFakeNode(t)
+	file := &File{Path: filepath.Join(t.TempDir(), "cell.yaml")}
+	if err := os.WriteFile(file.Path, []byte("nodes: [{name: a, http: '"+strings.TrimPrefix(n.URL, "http://")+"'}]\nmodels: {m: {copies: 1, split: {1: 100}}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Options{Nodes: file, Models: file})
+	r.await(t, "m")
+	for range 20 {
+		var commands sync.WaitGroup
+		var answers [2]*httptest.ResponseRecorder
+		for i := range answers {
+			answers[i] = httptest.NewRecorder()
+			commands.Go(func() {
+				r.Handler().ServeHTTP(answers[i], httptest.NewRequest("POST", "/v1/rollouts", strings.NewReader(fmt.Sprintf(`{"model":"m","to":"%d"}`, i+2))))
+			})
+		}
+		commands.Wait()
+		one, other := answers[0], answers[1]
+		if one.Code != http.StatusOK {
+			one, other = other, one
+		}
+		if one.Code != http.StatusOK || other.Code != http.StatusBadRequest || !strings.Contains(other.Body.String(), "is under way; stop it first") {
+			t.Fatalf("%d %s and %d %s", one.Code, one.Body, other.Code, other.Body)
+		}
+		stopped := httptest.NewRecorder()
+		r.Handler().ServeHTTP(stopped, httptest.NewRequest("DELETE", "/v1/rollouts/m", nil))
+		if stopped.Code != http.StatusOK {
+			t.Fatalf("stop: %d %s", stopped.Code, stopped.Body)
+		}
+	}
+}
+
 func TestACellWithoutAPlanIsLiveAndNotReady(t *testing.T) {
 	file := &File{Path: filepath.Join(t.TempDir(), "cell.yaml")}
 	if err := os.WriteFile(file.Path, []byte("nodes: [{http: '127.0.0.1:1'}]\n"), 0o600); err != nil {

@@ -37,24 +37,32 @@ func (c *Controller) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/rollouts", func(w http.ResponseWriter, r *http.Request) {
 		var rollout cell.Rollout
 		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxFile)).Decode(&rollout)
-		if err == nil && c.call(r.Context(), func(core *cell.Core) { rollout, err = core.PrepareRollout(rollout) }) != nil {
+		if err == nil && c.change(r.Context(), func(core *cell.Core) cell.Event {
+			if rollout, err = core.PrepareRollout(rollout); err != nil {
+				return nil
+			}
+			return cell.Started{Rollout: rollout}
+		}) != nil {
 			return
 		}
 		if err != nil {
 			refuse(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		c.send(r.Context(), cell.Started{Rollout: rollout})
 		answer(w, http.StatusOK, rollout)
 	})
 	mux.HandleFunc("DELETE /v1/rollouts/{model}", func(w http.ResponseWriter, r *http.Request) {
 		model, known := r.PathValue("model"), false
 		switch {
-		case c.call(r.Context(), func(core *cell.Core) { known = core.HasRollout(model) }) != nil:
+		case c.change(r.Context(), func(core *cell.Core) cell.Event {
+			if known = core.HasRollout(model); !known {
+				return nil
+			}
+			return cell.Stopped{Model: model, Reason: "an operator stopped it"}
+		}) != nil:
 		case !known:
 			refuse(w, http.StatusNotFound, fmt.Sprintf("there is no rollout of %q", model))
 		default:
-			c.send(r.Context(), cell.Stopped{Model: model, Reason: "an operator stopped it"})
 			answer(w, http.StatusOK, struct{}{})
 		}
 	})

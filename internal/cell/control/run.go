@@ -38,7 +38,7 @@ type Controller struct {
 	opts   Options
 	core   *cell.Core
 	events chan cell.Event
-	calls  chan func(*cell.Core)
+	calls  chan func(*cell.Core) cell.Event // the loop steps the core with what one returns, unless that is nil
 	tasks  sync.WaitGroup
 	polls  map[string]poll
 	newest atomic.Pointer[cell.State] // to be kept; nil once it is
@@ -68,7 +68,7 @@ func New(opts Options) (*Controller, error) {
 	}
 	return &Controller{
 		opts: opts, core: cell.NewCore(cell.Options{State: state, Follow: opts.Follow != ""}),
-		events: make(chan cell.Event, 256), calls: make(chan func(*cell.Core)), polls: map[string]poll{}, saves: make(chan struct{}, 1),
+		events: make(chan cell.Event, 256), calls: make(chan func(*cell.Core) cell.Event), polls: map[string]poll{}, saves: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -115,7 +115,9 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-timer.C:
 			timer.Reset(c.step(ctx, cell.Tick{}))
 		case call := <-c.calls:
-			call(c.core)
+			if e := call(c.core); e != nil {
+				timer.Reset(c.step(ctx, e))
+			}
 		}
 	}
 }
@@ -172,9 +174,16 @@ func (c *Controller) send(ctx context.Context, e cell.Event) {
 
 // call runs f in the loop.
 func (c *Controller) call(ctx context.Context, f func(*cell.Core)) error {
+	return c.change(ctx, func(core *cell.Core) cell.Event { f(core); return nil })
+}
+
+// change runs f in the loop, which steps the core with the event that f returns before it does anything
+// else: of two commands that f would both accept, the second sees what the first has changed. f returns
+// nil to change nothing.
+func (c *Controller) change(ctx context.Context, f func(*cell.Core) cell.Event) error {
 	done := make(chan struct{})
 	select {
-	case c.calls <- func(core *cell.Core) { f(core); close(done) }:
+	case c.calls <- func(core *cell.Core) cell.Event { defer close(done); return f(core) }:
 		<-done
 		return nil
 	case <-ctx.Done():
