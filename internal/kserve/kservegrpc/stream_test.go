@@ -150,17 +150,23 @@ func sendOfSequence(t *testing.T, stream streamClient, all ...*kservepb.ModelInf
 	}
 }
 
+// holdRequests lets each request wait for an element of proceed, or until it is closed, and counts those
+// that have begun.
+func holdRequests(backend *kservetest.Server) (running *atomic.Int32, proceed chan struct{}) {
+	running, proceed = new(atomic.Int32), make(chan struct{})
+	backend.Before = func(context.Context, *infer.Request) error {
+		running.Add(1)
+		<-proceed
+		return nil
+	}
+	return running, proceed
+}
+
 func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend, conn := newServer(t, kservegrpc.Options{})
 		const room, more = 256, 20
-		var running atomic.Int32
-		proceed := make(chan struct{})
-		backend.Before = func(context.Context, *infer.Request) error {
-			running.Add(1)
-			<-proceed
-			return nil
-		}
+		running, proceed := holdRequests(backend)
 		stream := openStream(t.Context(), t, conn)
 		ids := make([]string, room+more)
 		for i := range ids {
@@ -191,13 +197,7 @@ func TestRequestsInFlightOfAStreamAreCharged(t *testing.T) {
 		const worker = 8 << 10
 		all := budget.New(2 * 3 * worker) // calls get half
 		backend, conn := newServer(t, kservegrpc.Options{Budget: all})
-		var running atomic.Int32
-		proceed := make(chan struct{})
-		backend.Before = func(context.Context, *infer.Request) error {
-			running.Add(1)
-			<-proceed
-			return nil
-		}
+		running, proceed := holdRequests(backend)
 		stream := openStream(t.Context(), t, conn)
 		ids := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 		send(t, stream, ids...)
