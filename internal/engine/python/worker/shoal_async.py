@@ -12,7 +12,7 @@ class EventLoop:
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()
-        self.tasks = set()  # a loop keeps no reference to its tasks
+        self.task = None  # that of wait, which blocks until it has ended: a loop keeps no reference to its tasks
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self):
@@ -24,9 +24,11 @@ class EventLoop:
                 traceback.print_exc(file=sys.stderr)
 
     def create_task(self, coroutine):
-        task = self.loop.create_task(coroutine)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.task = self.loop.create_task(coroutine)
+        self.task.add_done_callback(self.forget)
+
+    def forget(self, task):
+        self.task = None
 
     def wait(self, awaitable):
         """Returns the value of an awaitable and None, or None and its exception."""
