@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // An Inspection describes a model without loading it.
@@ -113,5 +114,6 @@ func inspect(f *candidate, opts InspectOptions) Inspection {
 			return i
 		}
 	}
+	_, i.Err = servable.ReadLabels(cfg, f.dir)
 	return i
 }

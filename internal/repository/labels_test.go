@@ -31,8 +31,22 @@ func TestLabelsAreReadWithTheModel(t *testing.T) {
 
 func TestAModelWithoutItsLabelsIsNotLoaded(t *testing.T) {
 	d := newDisk(t).model("a", labelledConfig, "1")
-	_, err := start(t, d, &tracked{}, setup{})
-	if want := `config.pbtxt:4: output[0].label_filename: found "names/of classes.txt", expected a file`; err == nil || !strings.Contains(err.Error(), want) {
+	const want = `config.pbtxt:4: output[0].label_filename: found "names/of classes.txt", expected a file`
+	if _, err := start(t, d, &tracked{}, setup{}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %s", err, want)
+	}
+	inspect := func() error {
+		all, err := Inspect([]string{d.dir}, InspectOptions{Backends: []string{"echo"}})
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%v, %v", all, err)
+		}
+		return all[0].Err
+	}
+	if err := inspect(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("inspected: error %v, want %s", err, want)
+	}
+	d.write(map[string]string{"a/names/of classes.txt": "cat\n"})
+	if err := inspect(); err != nil {
+		t.Errorf("inspected with labels: %v", err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// readLabels reads the label files of the outputs from the model's directory. Line 1 is the
+// ReadLabels reads the label files of the outputs from the model's directory. Line 1 is the
 // name of class 0.
-func readLabels(cfg *modelconfig.Config, dir string) (map[string][]string, error) {
+func ReadLabels(cfg *modelconfig.Config, dir string) (map[string][]string, error) {
 	labels := map[string][]string{}
 	for i, out := range cfg.Proto.GetOutput() {
 		file := out.GetLabelFilename()

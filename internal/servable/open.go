@@ -99,7 +99,7 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 	if e.opts.Strict && cfg.Incomplete() {
 		return nil, cfg.Invalid("input", "config.pbtxt must list all inputs and outputs, because --disable-auto-complete-config is set")
 	}
-	labels, err := readLabels(cfg, src.ModelDir)
+	labels, err := ReadLabels(cfg, src.ModelDir)
 	if err != nil {
 		return nil, err
 	}
