@@ -28,7 +28,8 @@ class EventLoop:
         self.task.add_done_callback(self.forget)
 
     def forget(self, task):
-        self.task = None
+        if self.task is task:  # the next one may have begun
+            self.task = None
 
     def wait(self, awaitable):
         """Returns the value of an awaitable and None, or None and its exception."""
