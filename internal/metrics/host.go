@@ -1,12 +1,10 @@
 package metrics
 
 import (
-	"bytes"
 	"io/fs"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,24 +12,24 @@ import (
 )
 
 var (
-	cpuUtilization = desc("nv_cpu_utilization", "Share of the available cores used since the last scrape, from 0 to 1")
+	cpuUtilization = desc("nv_cpu_utilization", "Share of the machine's cores used since the last scrape by all processes, from 0 to 1")
 	cpuMemoryTotal = desc("nv_cpu_memory_total_bytes", "Memory available to the process: that of its container, or of the machine")
 	cpuMemoryUsed  = desc("nv_cpu_memory_used_bytes", "Used part of that memory")
 )
 
-// A host reports the CPU and memory utilization of the container that the process runs in.
-// It omits what Linux does not report.
+// A host reports the CPU utilization of the machine, as Triton does, and the memory of the
+// container that the process runs in. It omits what Linux does not report.
 type host struct {
 	root fs.FS
 
 	mu   sync.Mutex // guards the following
-	last time.Time
-	cpu  time.Duration // CPU time at the last scrape
+	last cpuTimes   // at the last scrape
 }
 
 func newHost(root fs.FS) *host {
-	used, _ := cpuTime(root)
-	return &host{root: root, last: time.Now(), cpu: used}
+	h := &host{root: root}
+	h.last, _ = readCPU(root)
+	return h
 }
 
 // Describe implements [prometheus.Collector].
@@ -56,33 +54,41 @@ func (h *host) Collect(out chan<- prometheus.Metric) {
 func (h *host) utilization() (share float64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
-	used, ok := cpuTime(h.root)
-	elapsed := now.Sub(h.last)
-	if !ok || elapsed <= 0 {
-		return 0, false
+	now, ok := readCPU(h.root)
+	before := h.last
+	if ok {
+		h.last = now
 	}
-	share = float64(used-h.cpu) / float64(elapsed) / float64(machine.Cores(h.root))
-	h.last, h.cpu = now, used
-	return min(share, 1), true
+	if now.all <= before.all {
+		return 0, ok
+	}
+	return 1 - float64(now.idle-before.idle)/float64(now.all-before.all), ok
 }
 
-// tick is the time unit of /proc/self/stat.
-const tick = 10 * time.Millisecond
+// cpuTimes are the times that all cores have spent, in ticks.
+type cpuTimes struct{ all, idle int64 }
 
-// cpuTime returns the CPU time of the process on all cores.
-func cpuTime(root fs.FS) (time.Duration, bool) {
-	text, err := fs.ReadFile(root, "proc/self/stat")
+// readCPU reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq,
+// steal, and guest times that user and nice contain.
+func readCPU(root fs.FS) (t cpuTimes, ok bool) {
+	text, err := fs.ReadFile(root, "proc/stat")
 	if err != nil {
-		return 0, false
+		return t, false
 	}
-	// The second field is the program's name in parentheses, which may contain any character.
-	// Counted after it, fields 12 and 13 are the user and the system time.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, false
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return t, false
 	}
-	user, errUser := strconv.ParseInt(fields[11], 10, 64)
-	kernel, errKernel := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+kernel) * tick, errUser == nil && errKernel == nil
+	for i, field := range fields[1:9] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return t, false
+		}
+		t.all += n
+		if i == 3 || i == 4 {
+			t.idle += n
+		}
+	}
+	return t, true
 }

@@ -4,43 +4,38 @@ import (
 	"fmt"
 	"testing"
 	"testing/fstest"
-	"testing/synctest"
-	"time"
 )
 
-// linux returns the files of a machine with 4 cores and 8 MiB of memory, a quarter of it
-// in use, and of a process that has used the given number of ticks.
-func linux(user, kernel int) fstest.MapFS {
+// linux returns the files of a machine with 8 MiB of memory, a quarter of it in use, whose cores
+// have spent the given numbers of ticks.
+func linux(busy, idle int) fstest.MapFS {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	return fstest.MapFS{
-		"proc/self/stat":   file(fmt.Sprintf("7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 %d %d 0 0 20 0 9 0 100 1000 10\n", user, kernel)),
-		"proc/self/status": file("Cpus_allowed_list:\t0-3\n"),
-		"proc/meminfo":     file("MemTotal: 8192 kB\nMemAvailable: 6144 kB\n"),
+		"proc/stat":    file(fmt.Sprintf("cpu  %d 0 40 %d 30 0 0 0 7 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n", busy-40, idle-30)),
+		"proc/meminfo": file("MemTotal: 8192 kB\nMemAvailable: 6144 kB\n"),
 	}
 }
 
 func TestUtilizationIsOfTheTimeSinceItWasLastAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHost(linux(100, 50))
-		for _, tt := range []struct {
-			user, kernel int
-			want         float64
-		}{
-			{150, 100, 0.25}, // 1 s of the 4 s of four cores
-			{150, 100, 0},
-			{250, 400, 1},
-			{350, 800, 1}, // ticks are coarse
-		} {
-			time.Sleep(time.Second)
-			h.root = linux(tt.user, tt.kernel)
-			if got, ok := h.utilization(); !ok || got != tt.want {
-				t.Errorf("after %d and %d ticks: %v, %v, want %v", tt.user, tt.kernel, got, ok, tt.want)
-			}
+	h := newHost(linux(100, 50))
+	for _, tt := range []struct {
+		busy, idle int
+		want       float64
+	}{
+		{200, 350, 0.25},
+		{200, 350, 0}, // no tick has passed
+		{200, 450, 0},
+		{600, 450, 1},
+	} {
+		h.root = linux(tt.busy, tt.idle)
+		if got, ok := h.utilization(); !ok || got != tt.want {
+			t.Errorf("with %d ticks busy and %d idle: %v, %v, want %v", tt.busy, tt.idle, got, ok, tt.want)
 		}
-		h.root = fstest.MapFS{}
-		time.Sleep(time.Second)
+	}
+	for name, root := range map[string]fstest.MapFS{"without Linux": {}, "with another file": {"proc/stat": &fstest.MapFile{Data: []byte("cpu 1 2 x 4 5 6 7 8\n")}}} {
+		h.root = root
 		if got, ok := h.utilization(); ok {
-			t.Errorf("without Linux: %v", got)
+			t.Errorf("%s: %v", name, got)
 		}
-	})
+	}
 }
