@@ -25,17 +25,22 @@ const (
 // interrupted.
 type BodyTimer struct {
 	w       http.ResponseWriter
+	r       *http.Request // nil if there is no body
 	timeout time.Duration // 0 means none
 }
+
+// ConnKey is the key of the connection in the context of an HTTP request, which may have a method
+// Closing: whether the server stops.
+type ConnKey struct{}
 
 // BeginBody starts the time of the body of r, which the caller reads next. 0 means no
 // timeout. It may replace the body of r.
 func BeginBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) BodyTimer {
-	t := BodyTimer{w, timeout}
 	if r.ContentLength == 0 {
-		t.timeout = 0
+		return BodyTimer{}
 	}
-	if t.timeout == 0 {
+	t := BodyTimer{w, r, timeout}
+	if timeout == 0 {
 		return t
 	}
 	t.extend()
@@ -48,7 +53,7 @@ func BeginBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) Bo
 // End stops the time when the body was read, or reading has failed with err. It reports
 // whether the error is that of a client that did not get on.
 func (t BodyTimer) End(err error) (stalled bool) {
-	if t.timeout == 0 {
+	if t.r == nil {
 		return false
 	}
 	if err == nil {
@@ -57,6 +62,17 @@ func (t BodyTimer) End(err error) (stalled bool) {
 	}
 	// Otherwise the deadline stays set, so that net/http does not wait for the rest of the body.
 	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// Stopping reports whether a client that did not get on had less time because the server stops.
+// Then the response asks it to close the connection.
+func (t BodyTimer) Stopping() bool {
+	c, ok := t.r.Context().Value(ConnKey{}).(interface{ Closing() bool })
+	if !ok || !c.Closing() {
+		return false
+	}
+	t.w.Header().Set("Connection", "close")
+	return true
 }
 
 // extend starts the time anew. Writers without a connection have no deadlines.

@@ -20,12 +20,16 @@ import (
 // first, a request that is on its way would get no response.
 const linger = time.Second
 
+// unlimited is the time for a body without a limit. A connection has a deadline until the body is
+// there.
+const unlimited = 100 * 365 * 24 * time.Hour
+
 // An httpServer serves HTTP on one port.
 type httpServer struct {
 	http.Server
 
 	listener    atomic.Pointer[listener] // nil until serve
-	draining    atomic.Bool
+	draining    kservehttp.Drain
 	connections atomic.Int64
 	all         *Connections
 	tls         *identity.TLS // nil if connections are not encrypted
@@ -37,17 +41,15 @@ func newHTTPServer(handler http.Handler, opts Options) *httpServer {
 		MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: cmp.Or(opts.HeaderTimeout, none), IdleTimeout: cmp.Or(opts.IdleTimeout, none),
 		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
 	}}
-	if opts.BodyTimeout > 0 {
-		// For bodies that handlers leave unread: net/http waits for them before it answers.
-		// Handlers that read a body extend it.
-		s.ReadTimeout = opts.HeaderTimeout + opts.BodyTimeout
-	}
+	// For bodies that handlers leave unread: net/http waits for them before it answers. Handlers
+	// that read a body extend it, and remove it when the body has arrived: see kservehttp.Drain.
+	s.ReadTimeout = opts.HeaderTimeout + cmp.Or(opts.BodyTimeout, unlimited)
 	s.ConnState = s.count
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.draining.Load() {
+		if s.draining.Begun() {
 			w.Header().Set("Connection", "close")
 		}
-		if s.ReadTimeout > 0 && r.ContentLength == 0 {
+		if r.ContentLength == 0 {
 			// There is no body, and the answer may last longer.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
@@ -79,8 +81,9 @@ func (s *httpServer) count(_ net.Conn, state http.ConnState) {
 }
 
 // drain makes every response ask the client to close its connection. The port stays open,
-// so that clients learn why their requests are refused, and probes are answered.
-func (s *httpServer) drain(context.Context) { s.draining.Store(true) }
+// so that clients learn why their requests are refused, and probes are answered. Bodies that are
+// not there soon are not waited for.
+func (s *httpServer) drain(context.Context) { s.draining.Begin(linger) }
 
 // stop closes the port and then the connections. Those that are open get a response to one
 // more request, if it comes soon. Requests that still run when ctx ends are aborted.

@@ -182,6 +182,36 @@ func TestAServerDoesNotWaitForIdleConnectionsForLong(t *testing.T) {
 	}
 }
 
+// TestAServerDoesNotWaitForBodiesForLong has a client that sends half of a body, to a handler that
+// reads it and to one that does not.
+func TestAServerDoesNotWaitForBodiesForLong(t *testing.T) {
+	for _, reads := range []bool{true, false} {
+		began := make(chan struct{})
+		ports, address := openHTTP(t, &drainer{}, Options{}, func(_ http.ResponseWriter, r *http.Request) {
+			close(began)
+			if reads {
+				_, _ = io.Copy(io.Discard, r.Body)
+			}
+		})
+		c, err := dial(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"); err != nil {
+			t.Fatal(err)
+		}
+		<-began
+		stopping := time.Now()
+		if err := ports.Stop(time.Minute); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(stopping); took < linger || took > 10*linger {
+			t.Errorf("reads %t: stopped after %v, want about %v", reads, took, linger)
+		}
+		_ = c.Close()
+	}
+}
+
 func TestAServerWithoutTimeDoesNotLinger(t *testing.T) {
 	ports := openWithIdleConnection(t)
 	began := time.Now()

@@ -21,12 +21,18 @@ const (
 	maxPreallocated = 1 << 20
 )
 
+// errStopping refuses a request whose body has not arrived when the server stops.
+var errStopping = infer.Errorf(infer.Unavailable, "the server is shutting down, and the body of the request has not arrived")
+
 // readBody returns the decompressed body of a request. The caller owns the reference. It
 // fails if the body stalls for BodyTimeout, or if charge cannot grow by its size.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*buf.Buf, error) {
 	timer := kserve.BeginBody(w, r, h.opts.BodyTimeout)
 	body, err := readUntimed(r, &h.opts.Limits, charge)
 	if timer.End(err) {
+		if timer.Stopping() {
+			return nil, errStopping
+		}
 		return nil, infer.Errorf(infer.Invalid, "the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", h.opts.BodyTimeout)
 	}
 	return body, err

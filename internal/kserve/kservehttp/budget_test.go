@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -200,7 +199,7 @@ func TestAClientThatDoesNotReadItsAnswerIsDisconnected(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			all := budget.New(1 << 30)
 			server := httptest.NewUnstartedServer(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
-			server.Listener = kservehttp.Listener(server.Config, server.Listener, new(atomic.Bool))
+			server.Listener = kservehttp.Listener(server.Config, server.Listener, &kservehttp.Drain{})
 			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 			test.start(server)
 			defer server.Close()

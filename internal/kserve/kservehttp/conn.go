@@ -20,37 +20,100 @@ import (
 //
 // The listener may be wrapped by one of TLS: then records are buffered as they are sent.
 //
-// Once draining is true, inference responses ask the client to close the connection, those
-// of requests in flight included.
-func Listener(s *http.Server, l net.Listener, draining *atomic.Bool) net.Listener {
+// Listener must be called after s.ConnState was set. Every request that s reads must have a read
+// deadline until its body has arrived, and none from then on: see [Drain].
+func Listener(s *http.Server, l net.Listener, drain *Drain) net.Listener {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		if encrypted, ok := c.(*tls.Conn); ok {
-			c = encrypted.NetConn()
-		}
-		return context.WithValue(ctx, connKey{}, c)
+		return context.WithValue(ctx, kserve.ConnKey{}, beneath(c))
 	}
-	return listener{l, draining}
+	next := s.ConnState
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		if c, ok := beneath(c).(*conn); ok {
+			c.setState(state)
+		}
+		if next != nil {
+			next(c, state)
+		}
+	}
+	return listener{l, drain}
 }
 
-type connKey struct{}
+// beneath returns the connection that TLS encrypts, if it does.
+func beneath(c net.Conn) net.Conn {
+	if encrypted, ok := c.(*tls.Conn); ok {
+		return encrypted.NetConn()
+	}
+	return c
+}
 
 // connOf returns the connection of a request, or nil if it was not accepted by Listener.
 func connOf(r *http.Request) *conn {
-	c, _ := r.Context().Value(connKey{}).(*conn)
+	c, _ := r.Context().Value(kserve.ConnKey{}).(*conn)
 	return c
 }
 
 type listener struct {
 	net.Listener
-	draining *atomic.Bool
+	drain *Drain
 }
 
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		return &conn{TCPConn: tcp, draining: l.draining}, err
+		c := &conn{TCPConn: tcp, drain: l.drain}
+		l.drain.add(c)
+		return c, err
 	}
 	return c, err
+}
+
+// A Drain ends the requests of a [Listener] that have not arrived, when the server stops. The zero
+// value is one that has not begun. Its methods may be called concurrently.
+type Drain struct {
+	begun atomic.Bool
+
+	mu    sync.Mutex // guards the following
+	grace time.Duration
+	conns map[*conn]struct{}
+}
+
+// Begin makes inference responses ask the client to close the connection, those of requests in
+// flight included. Bodies must arrive within grace: the server would refuse their requests in any
+// case, and a client that sends half of one must not delay its end. Requests that have arrived are
+// not affected.
+func (d *Drain) Begin(grace time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.grace = grace
+	d.begun.Store(true)
+	for c := range d.conns {
+		c.limitBody(grace)
+	}
+}
+
+// Begun reports whether Begin was called.
+func (d *Drain) Begun() bool { return d.begun.Load() }
+
+func (d *Drain) add(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns == nil {
+		d.conns = map[*conn]struct{}{}
+	}
+	d.conns[c] = struct{}{}
+}
+
+func (d *Drain) remove(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.conns, c)
+}
+
+// timeForBody returns the grace of Begin.
+func (d *Drain) timeForBody() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.grace
 }
 
 // A conn can buffer writes. The goroutine that serves its requests writes to it; under TLS
@@ -58,7 +121,12 @@ func (l listener) Accept() (net.Conn, error) {
 type conn struct {
 	*net.TCPConn
 
-	draining *atomic.Bool
+	drain *Drain
+
+	deadlines sync.Mutex // guards the following
+	active    bool       // a request has begun, and its answer has not ended
+	awaits    bool       // there is a read deadline: if active, the body has not arrived
+	until     time.Time  // when the body must have arrived; zero if the server does not stop
 
 	mu    sync.Mutex // guards the following, and is held while writing
 	held  *buf.Buf   // buffered writes; nil if writes are not buffered
@@ -66,8 +134,49 @@ type conn struct {
 	left  int        // bytes that may be written until the deadline is extended
 }
 
-// closing reports whether the client must be asked to close the connection.
-func (c *conn) closing() bool { return c != nil && c.draining.Load() }
+// Closing reports whether the client must be asked to close the connection, because the server
+// stops.
+func (c *conn) Closing() bool { return c != nil && c.drain.Begun() }
+
+// setState follows the requests of the connection.
+func (c *conn) setState(state http.ConnState) {
+	c.deadlines.Lock()
+	c.active, c.until = state == http.StateActive, time.Time{}
+	c.deadlines.Unlock()
+	if state == http.StateActive && c.drain.Begun() {
+		c.limitBody(c.drain.timeForBody())
+	}
+}
+
+// limitBody limits the time for the body of the request that has begun, if there is one.
+func (c *conn) limitBody(grace time.Duration) {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	if !c.active || !c.until.IsZero() {
+		return
+	}
+	c.until = time.Now().Add(grace)
+	if c.awaits {
+		_ = c.TCPConn.SetReadDeadline(c.until) // fails only if the connection is closed
+	}
+}
+
+// SetReadDeadline implements [net.Conn].
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.awaits = !t.IsZero()
+	if c.awaits && !c.until.IsZero() && t.After(c.until) {
+		t = c.until
+	}
+	return c.TCPConn.SetReadDeadline(t)
+}
+
+// Close implements [net.Conn].
+func (c *conn) Close() error {
+	c.drain.remove(c)
+	return c.TCPConn.Close()
+}
 
 // maxHeld is the largest number of bytes that is copied into the buffer. Longer writes are
 // sent in place, together with what is buffered.

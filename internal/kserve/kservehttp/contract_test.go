@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/iotest"
 
@@ -27,7 +26,7 @@ func pipe() (server *conn, client net.Conn, stop func(), err error) {
 	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		return nil, nil, nil, err
 	}
-	accepted, err := listener{l, &atomic.Bool{}}.Accept()
+	accepted, err := listener{l, &Drain{}}.Accept()
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, client.Close())
 	}

@@ -146,7 +146,7 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 		return nil
 	}
 	conn := connOf(r)
-	if conn.closing() {
+	if conn.Closing() {
 		w.Header().Set("Connection", "close")
 	}
 	conn.writeOnce(w, len(doc), true, func(io.Writer) error {
@@ -170,7 +170,7 @@ func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) (err er
 	defer g.close()
 	charge.Close() // the body is no longer needed; the charge goes on with the events
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	if connOf(r).closing() {
+	if connOf(r).Closing() {
 		w.Header().Set("Connection", "close")
 	}
 	client := http.NewResponseController(w)

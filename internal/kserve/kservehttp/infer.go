@@ -190,7 +190,7 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		header[kserve.JSONLengthHeader] = []string{strconv.Itoa(len(doc))}
 	}
 	conn := connOf(r)
-	if conn.closing() {
+	if conn.Closing() {
 		header.Set("Connection", "close")
 	}
 	answer := func(w io.Writer) error { return write(w, doc, req, resp) }

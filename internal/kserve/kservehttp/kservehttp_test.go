@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -44,7 +43,7 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 // listen starts a server as the binary does.
 func listen(h http.Handler) *httptest.Server {
 	server := httptest.NewUnstartedServer(h)
-	server.Listener = kservehttp.Listener(server.Config, server.Listener, new(atomic.Bool))
+	server.Listener = kservehttp.Listener(server.Config, server.Listener, &kservehttp.Drain{})
 	server.Start()
 	return server
 }

@@ -164,6 +164,9 @@ func (h *handler) withBodyTimeout(w http.ResponseWriter, r *http.Request, read f
 	timer := kserve.BeginBody(w, r, h.opts.BodyTimeout)
 	err := read()
 	if timer.End(err) {
+		if timer.Stopping() {
+			return newError(http.StatusServiceUnavailable, "ServiceUnavailableException", "The server is shutting down, and the body of the request has not arrived.")
+		}
 		return newError(http.StatusRequestTimeout, "RequestTimeoutException", fmt.Sprintf(
 			"the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", h.opts.BodyTimeout))
 	}
