@@ -155,7 +155,7 @@ func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writ
 	figures := metrics.NewCell(metrics.CellOptions{Version: version, Figures: c.Figures, XDS: table.Figures})
 	open, err := listen.Open(stateless{}, []listen.Port{
 		listen.HTTP("cell", opts.address, authorizeCell(guarded.gate, c.Handler(), figures), "choose another with --address"),
-		listen.GRPC(opts.xds, g, "choose another with --xds-address"),
+		listen.GRPC(opts.xds, g, nil, "choose another with --xds-address"),
 	}, listen.Options{
 		HeaderBytes: 1 << 16, HeaderTimeout: 10 * time.Second, BodyTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		Hosts: opts.allowedHosts, TLS: guarded.http, Authentication: guarded.authentication(), Log: log,

@@ -560,7 +560,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 			all = append(all, listen.GRPC(a.address, kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
 				Name: opts.id, Version: version, ForwardHeaders: opts.grpcHeaders.HeaderPattern, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Meter: meter, Logging: logging, Regions: regions, Tracer: p.tracer, Log: log,
 				Credentials: p.security.grpcCredentials(), Tap: p.security.grpcTap(),
-			}, opts.connections()...), a.hint))
+			}, opts.connections()...), meter, a.hint))
 		case "metrics":
 			all = append(all, listen.HTTP(a.protocol, a.address, figures, a.hint))
 		case "admin":

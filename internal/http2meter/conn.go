@@ -38,6 +38,8 @@ type conn struct {
 	toClient      []byte  // RST_STREAM frames that the client has not been sent yet
 	interrupted   bool    // sweep has set the read deadline, and Read has not cleared it yet
 	sweeping      bool    // sweep will be called
+	begun         bool    // the client has sent a frame
+	refuses       bool    // refuse will be called
 	closed        bool
 }
 
@@ -146,6 +148,7 @@ func (c *conn) Close() error {
 		c.forget(id)
 	}
 	c.mu.Unlock()
+	c.meter.remove(c)
 	return c.Conn.Close()
 }
 
@@ -198,6 +201,7 @@ func (c *inbound) setInitialWindow(size int64) {
 func (c *inbound) end(f *frame) (stop bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.begun = true
 	s := c.streams[f.stream]
 	switch f.kind {
 	case frameHeaders:
@@ -225,8 +229,11 @@ func (c *inbound) end(f *frame) (stop bool) {
 	case frameSettings:
 		c.inField.have = 0
 	}
-	if s != nil && f.flags&flagEndStream != 0 && (f.kind == frameData || f.kind == frameHeaders) && s.partial() {
-		s.complete() // grpc fails the call
+	if s != nil && f.flags&flagEndStream != 0 && (f.kind == frameData || f.kind == frameHeaders) {
+		s.finished = true
+		if s.partial() {
+			s.complete() // grpc fails the call
+		}
 	}
 	return len(c.toGRPC) > 0
 }
@@ -248,6 +255,9 @@ func (c *conn) open(id uint32) *stream {
 	c.spare = nil
 	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(budget.Calls)}
 	c.streams[id] = s
+	if c.meter.refusing.Load() != 0 {
+		c.refuseLater()
+	}
 	if len(c.streams) > freeCalls {
 		c.charge(&s.call, callOverhead, id, s)
 	}
@@ -278,15 +288,15 @@ func (c *conn) charge(to *budget.Charge, bytes int64, id uint32, s *stream) {
 		return
 	}
 	c.meter.overBudget.Add(1)
-	c.resetStream(id, s)
+	c.resetStream(id, s, enhanceYourCalm)
 }
 
 // resetStream resets a stream for both sides. The caller holds mu.
-func (c *conn) resetStream(id uint32, s *stream) {
+func (c *conn) resetStream(id uint32, s *stream, code uint32) {
 	s.reset = true
 	s.charge.Close()
-	c.toGRPC = appendReset(c.toGRPC, id)
-	c.toClient = appendReset(c.toClient, id)
+	c.toGRPC = appendReset(c.toGRPC, id, code)
+	c.toClient = appendReset(c.toClient, id, code)
 	c.sweepLater() // in case the frames are not taken
 	go c.sendResetsIfIdle()
 }
@@ -389,7 +399,7 @@ func (c *conn) sweep(now time.Time) {
 		case s.awaited() && s.reading.stalled(now, s.received, c.meter.stall()),
 			c.blocked(s) && s.writing.stalled(now, s.sent, c.meter.stall()):
 			c.meter.stalled.Add(1)
-			c.resetStream(id, s)
+			c.resetStream(id, s, enhanceYourCalm)
 			s.reading = progress{now, s.received}
 			reset = true
 		}
@@ -402,10 +412,49 @@ func (c *conn) sweep(now time.Time) {
 		again = again || s.partial() || c.blocked(s) || s.reset
 	}
 	if reset {
-		c.interrupted = true
-		_ = c.SetReadDeadline(time.Unix(1, 0)) // interrupts Read, which takes the frames
+		c.interrupt()
 	}
 	if again {
 		c.sweepLater()
+	}
+}
+
+// interrupt interrupts Read, which takes the frames for grpc. The caller holds mu.
+func (c *conn) interrupt() {
+	c.interrupted = true
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only if the connection is closed
+}
+
+// refuseLater makes refuse run after the grace of [Meter.Refuse]. The caller holds mu.
+func (c *conn) refuseLater() {
+	if !c.refuses && !c.closed {
+		c.refuses = true
+		time.AfterFunc(time.Duration(c.meter.grace.Load()), c.refuse)
+	}
+}
+
+// refuse resets the streams that grpc waits for; see [Meter.Refuse]. It runs again after the next
+// stream has begun.
+func (c *conn) refuse() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuses = false
+	if !c.begun {
+		_ = c.Conn.Close() // grpc notices, and closes c
+	}
+	if !c.begun || c.closed {
+		return
+	}
+	reset := false
+	for id, s := range c.streams {
+		if s.unread(c.meter.refusing.Load()) {
+			c.meter.refused.Add(1)
+			c.resetStream(id, s, refusedStream)
+			s.reading = progress{time.Now(), s.received}
+			reset = true
+		}
+	}
+	if reset {
+		c.interrupt()
 	}
 }

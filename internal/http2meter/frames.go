@@ -18,6 +18,7 @@ const (
 
 	settingInitialWindow = 0x4
 	enhanceYourCalm      = 0xb // the error code that gRPC clients report as RESOURCE_EXHAUSTED
+	refusedStream        = 0x7 // the one that they report as UNAVAILABLE, or send the call elsewhere for
 
 	headerSize = 9
 )
@@ -123,8 +124,8 @@ func (x *field) increment() int64 {
 }
 
 // appendReset appends an RST_STREAM frame.
-func appendReset(b []byte, stream uint32) []byte {
+func appendReset(b []byte, stream, code uint32) []byte {
 	b = append(b, 0, 0, 4, frameRSTStream, 0)
 	b = binary.BigEndian.AppendUint32(b, stream)
-	return binary.BigEndian.AppendUint32(b, enhanceYourCalm)
+	return binary.BigEndian.AppendUint32(b, code)
 }

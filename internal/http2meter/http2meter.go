@@ -10,6 +10,7 @@ package http2meter
 
 import (
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +28,65 @@ type Meter struct {
 	// the server does not let the client send does not count.
 	Stall time.Duration
 
-	overBudget, stalled atomic.Uint64
+	overBudget, stalled, refused atomic.Uint64
+
+	refusing atomic.Int32 // one of unread and unfinished once Refuse was called
+	grace    atomic.Int64 // of Refuse
+
+	mu    sync.Mutex // guards the following; locked before that of a connection
+	conns map[*conn]struct{}
+}
+
+// What Refuse refuses.
+const (
+	unread     = 1 + iota // calls of which no message has arrived
+	unfinished            // and those whose clients have not finished, and that have no answer
+)
+
+// Refuse makes clients get on while the server stops: a call whose first message does not arrive
+// within grace is reset, and a connection that has not begun by then is closed. They would delay
+// the end of grpc, which waits for all calls. Clients see UNAVAILABLE, or make the call elsewhere.
+//
+// With idle, no request is in flight. Then all calls without an answer are reset for which grpc
+// waits: it does not run a method with one message before the client has said that no other
+// follows.
+func (m *Meter) Refuse(grace time.Duration, idle bool) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.grace.Store(int64(grace))
+	if idle {
+		m.refusing.Store(unfinished)
+	} else {
+		m.refusing.Store(unread)
+	}
+	for c := range m.conns {
+		c.mu.Lock()
+		c.refuseLater()
+		c.mu.Unlock()
+	}
+}
+
+func (m *Meter) add(c *conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conns == nil {
+		m.conns = map[*conn]struct{}{}
+	}
+	m.conns[c] = struct{}{}
+	if m.refusing.Load() != 0 {
+		c.mu.Lock()
+		c.refuseLater()
+		c.mu.Unlock()
+	}
+}
+
+func (m *Meter) remove(c *conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.conns, c)
 }
 
 const (
@@ -46,11 +105,11 @@ const (
 
 // State is what a meter has counted.
 type State struct {
-	OverBudget, Stalled uint64 // streams that were reset
+	OverBudget, Stalled, Refused uint64 // streams that were reset
 }
 
 // State returns the counts.
-func (m *Meter) State() State { return State{m.overBudget.Load(), m.stalled.Load()} }
+func (m *Meter) State() State { return State{m.overBudget.Load(), m.stalled.Load(), m.refused.Load()} }
 
 func (m *Meter) stall() time.Duration {
 	if m.Stall == 0 {
@@ -61,11 +120,13 @@ func (m *Meter) stall() time.Duration {
 
 // Conn returns a connection that meters c, whose client has not sent anything yet.
 func (m *Meter) Conn(c net.Conn) net.Conn {
-	return &conn{
+	metered := &conn{
 		Conn: c, meter: m, key: "connection " + c.RemoteAddr().String(),
 		in:      scanner{preface: len(clientPreface)},
 		streams: map[uint32]*stream{}, window: defaultWindow, initialWindow: defaultWindow, serverWindow: defaultWindow,
 	}
+	m.add(metered)
+	return metered
 }
 
 const (

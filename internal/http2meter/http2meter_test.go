@@ -143,7 +143,7 @@ func TestACallBeyondTheBudgetIsReset(t *testing.T) {
 	if _, err := c.Write(nil); err != nil { // waits for the frames that are written in the background
 		t.Fatal(err)
 	}
-	if want := appendReset(appendReset(nil, 2*freeCalls+3), 2*freeCalls+5); !bytes.Equal(w.out.Bytes(), want) || m.State().OverBudget != 2 {
+	if want := appendReset(appendReset(nil, 2*freeCalls+3, enhanceYourCalm), 2*freeCalls+5, enhanceYourCalm); !bytes.Equal(w.out.Bytes(), want) || m.State().OverBudget != 2 {
 		t.Errorf("the client was sent %x, want %x; counted %+v", w.out.Bytes(), want, m.State())
 	}
 	if got := all.State().Used; got != callOverhead {
@@ -160,7 +160,7 @@ func TestACallBeyondTheBudgetIsReset(t *testing.T) {
 func TestAMessageBeyondTheBudgetIsReset(t *testing.T) {
 	sent := call(t, message(100_000, 6000), make([]byte, 6000), make([]byte, 6000))
 	after := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
-	reset := appendReset(nil, 1)
+	reset := appendReset(nil, 1, enhanceYourCalm)
 	for seed := range uint64(20) {
 		all := budget.New(30_000) // a connection gets half
 		w := newWire(append(slices.Clone(sent), after...), seed)
@@ -202,7 +202,7 @@ func TestAResetIsNotSentWithinAFrame(t *testing.T) {
 		t.Fatalf("%x was sent within a frame", w.out.Bytes())
 	}
 	_, _ = c.Write(ping[3:])
-	if want := appendReset(slices.Clone(ping), 1); !bytes.Equal(w.out.Bytes(), want) {
+	if want := appendReset(slices.Clone(ping), 1, enhanceYourCalm); !bytes.Equal(w.out.Bytes(), want) {
 		t.Errorf("%x was sent, want %x", w.out.Bytes(), want)
 	}
 }
@@ -256,7 +256,7 @@ func TestAStallInterruptsARead(t *testing.T) {
 			_, _ = client.Write(ping)
 		}()
 		go func() { _, _ = io.Copy(io.Discard, client) }()
-		want := append(appendReset(sent, 1), ping...)
+		want := append(appendReset(sent, 1, enhanceYourCalm), ping...)
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("grpc reads %x, %v, want %x", got, err, want)
@@ -392,7 +392,7 @@ func TestAResetIsNotReadWithinAHeaderBlock(t *testing.T) {
 		w := newWire(append(slices.Clone(sent), append(slices.Clone(block), after...)...), seed)
 		c := (&Meter{Budget: budget.New(1 << 20)}).Conn(w)
 		got, err := io.ReadAll(&resetAfter{Conn: c, after: len(clientPreface) + len(sent) + headerSize + 1})
-		want := append([]byte(clientPreface), append(slices.Clone(sent), append(appendReset(slices.Clone(block), 1), after...)...)...)
+		want := append([]byte(clientPreface), append(slices.Clone(sent), append(appendReset(slices.Clone(block), 1, enhanceYourCalm), after...)...)...)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("seed %d: grpc reads %x, %v, want %x", seed, got, err, want)
 		}
@@ -410,7 +410,7 @@ func (r *resetAfter) Read(p []byte) (int, error) {
 	if r.after -= n; r.after == 0 {
 		c := r.Conn.(*conn)
 		c.mu.Lock()
-		c.resetStream(1, c.streams[1])
+		c.resetStream(1, c.streams[1], enhanceYourCalm)
 		c.mu.Unlock()
 	}
 	return n, err
@@ -455,7 +455,7 @@ func FuzzConn(f *testing.F) {
 		m := &Meter{Budget: budget.New(10_000)}
 		c := m.Conn(newWire(sent, seed))
 		got, err = io.ReadAll(c)
-		if resets := int(m.State().OverBudget); err != nil || len(got) != len(want)+resets*len(appendReset(nil, 1)) {
+		if resets := int(m.State().OverBudget); err != nil || len(got) != len(want)+resets*len(appendReset(nil, 1, enhanceYourCalm)) {
 			t.Fatalf("%d bytes with %d resets, %v; %d were sent", len(got), resets, err, len(want))
 		}
 		_ = c.Close()

@@ -27,7 +27,14 @@ type stream struct {
 	sent      int64
 	writing   progress
 
-	reset bool // the client was sent RST_STREAM
+	arrived  bool // the client has sent a whole message
+	finished bool // the client will send no more
+	reset    bool // the client was sent RST_STREAM
+}
+
+// unread reports whether grpc waits for more of the call before it does anything.
+func (s *stream) unread(refusing int32) bool {
+	return !s.reset && !s.finished && !s.answering && (!s.arrived || refusing == unfinished)
 }
 
 // partial reports whether a message has begun, and is not complete.
@@ -61,6 +68,7 @@ func (s *stream) receive(p []byte) {
 
 // complete ends a message. Its receiver is charged next.
 func (s *stream) complete() {
+	s.arrived = true
 	s.have = 0
 	s.reading = progress{}
 	s.charge.Close()

@@ -29,7 +29,7 @@ func TestConnectionsBeyondTheLimitAreRefused(t *testing.T) {
 		return p
 	}
 	ports, err := Open(&drainer{}, []Port{
-		noted(HTTP("http", "127.0.0.1:0", http.NotFoundHandler(), "")), noted(GRPC("127.0.0.1:0", grpc.NewServer(), "")),
+		noted(HTTP("http", "127.0.0.1:0", http.NotFoundHandler(), "")), noted(GRPC("127.0.0.1:0", grpc.NewServer(), nil, "")),
 	}, Options{Connections: connections, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/kserve/kservelocal"
 )
@@ -79,8 +80,8 @@ func AdminHTTP(protocol, address string, handler http.Handler, hint string) Port
 	}), hint)
 }
 
-// GRPC returns a port for a gRPC server.
-func GRPC(address string, s *grpc.Server, hint string) Port {
+// GRPC returns a port for a gRPC server. m meters its connections, or is nil.
+func GRPC(address string, s *grpc.Server, m *http2meter.Meter, hint string) Port {
 	return Port{"grpc", hint, tcp(address), func(opts Options) server {
 		var l atomic.Pointer[listener]
 		return server{
@@ -89,12 +90,14 @@ func GRPC(address string, s *grpc.Server, hint string) Port {
 				return s.Serve(counting{l.Load()})
 			},
 			drain: func(ctx context.Context) {
+				m.Refuse(linger, false)
 				l.Load().refuse(ctx)
 				s.GracefulStop()
 			},
 			stop: func(ctx context.Context) {
 				giveUp := context.AfterFunc(ctx, s.Stop)
 				defer giveUp()
+				m.Refuse(linger, true)
 				l.Load().refuse(ctx)
 				s.GracefulStop() // returns when the first GracefulStop does
 			},

@@ -21,7 +21,7 @@ import (
 // The listener may be wrapped by one of TLS: then records are buffered as they are sent.
 //
 // Listener must be called after s.ConnState was set. Every request that s reads must have a read
-// deadline until its body has arrived, and none from then on: see [Drain].
+// deadline until its body has arrived, and none afterwards: see [Drain].
 func Listener(s *http.Server, l net.Listener, drain *Drain) net.Listener {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, kserve.ConnKey{}, beneath(c))

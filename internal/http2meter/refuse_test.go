@@ -1,0 +1,105 @@
+package http2meter
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// TestCallsThatGRPCWaitsForAreRefusedWhenTheServerStops has a call for each state in which one can
+// be. They are reset at the end of the grace, and those with a message when nothing is in flight.
+func TestCallsThatGRPCWaitsForAreRefusedWhenTheServerStops(t *testing.T) {
+	const grace = time.Second
+	calls := framed(t, func(f *http2.Framer) error {
+		var err error
+		for id := range uint32(6) {
+			err = errors.Join(err, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*id + 1, BlockFragment: []byte{0x82}, EndHeaders: true}))
+		}
+		return errors.Join(err,
+			// Nothing is sent on stream 1.
+			f.WriteData(3, false, message(100, 50)),
+			f.WriteData(5, false, message(100, 100)),
+			f.WriteData(7, true, message(100, 100)),
+			f.WriteData(9, false, message(100, 100)), // is being answered
+			f.WriteData(11, false, message(100, 50)), // arrives in time
+		)
+	})
+	rest := framed(t, func(f *http2.Framer) error { return f.WriteData(11, true, make([]byte, 50)) })
+	late := framed(t, func(f *http2.Framer) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 13, BlockFragment: []byte{0x82}, EndHeaders: true})
+	})
+	answer := framed(t, func(f *http2.Framer) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 9, BlockFragment: []byte{0x88}, EndHeaders: true})
+	})
+	synctest.Test(t, func(t *testing.T) {
+		m := &Meter{}
+		raw, client := net.Pipe()
+		server := m.Conn(raw)
+		read, sent := make(chan []byte, 1), make(chan []byte, 1)
+		go func() { all, _ := io.ReadAll(server); read <- all }()
+		go func() { all, _ := io.ReadAll(client); sent <- all }()
+		_, _ = client.Write(append([]byte(clientPreface), calls...))
+		_, _ = server.Write(answer)
+		m.Refuse(grace, false)
+		want := func(after time.Duration, refused uint64) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got := m.State(); got != (State{Refused: refused}) {
+				t.Errorf("counted %+v, want %d refused calls", got, refused)
+			}
+		}
+		_, _ = client.Write(rest)
+		want(grace-1, 0)
+		want(1, 2) // 1 and 3
+		_, _ = client.Write(late)
+		want(grace-1, 2)
+		want(1, 3) // 13
+		m.Refuse(grace, true)
+		want(grace-1, 3)
+		want(1, 4) // 5
+		want(time.Hour, 4)
+		_ = client.Close()
+		_ = server.Close()
+		for name, got := range map[string][]byte{"grpc": <-read, "the client": <-sent} {
+			for _, id := range []uint32{1, 3, 5, 13} {
+				if n := bytes.Count(got, appendReset(nil, id, refusedStream)); n != 1 {
+					t.Errorf("%s got %d resets of stream %d, want 1", name, n, id)
+				}
+			}
+		}
+	})
+}
+
+// TestAConnectionThatHasNotBegunIsClosedWhenTheServerStops has one client that sends nothing, one
+// that sends a part of the preface, and one that connects while the server stops.
+func TestAConnectionThatHasNotBegunIsClosedWhenTheServerStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const grace = time.Second
+		m := &Meter{}
+		began := time.Now()
+		ends := func(want time.Duration, send string) {
+			server, client := pipe(t, m)
+			go func() { _, _ = io.WriteString(client, send) }()
+			go func() {
+				if _, err := io.Copy(io.Discard, server); err == nil || time.Since(began) != want {
+					t.Errorf("a client that sent %q: %v after %v, want the end of the connection after %v", send, err, time.Since(began), want)
+				}
+			}()
+		}
+		ends(grace, "")
+		ends(grace, clientPreface[:5])
+		synctest.Wait()
+		m.Refuse(grace, false)
+		time.Sleep(grace / 2)
+		ends(grace/2+grace, "")
+		time.Sleep(2 * grace)
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,109 @@
+package listen
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shoal-serving/shoal/internal/http2meter"
+	"github.com/shoal-serving/shoal/internal/http2meter/http2test"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+)
+
+// A stoppable is a drainer that closes a channel, and may have requests in flight.
+type stoppable struct {
+	stop     chan struct{}
+	inFlight atomic.Int64
+}
+
+func (s *stoppable) Drain()        { close(s.stop) }
+func (s *stoppable) InFlight() int { return int(s.inFlight.Load()) }
+
+// TestAServerDoesNotWaitForUnfinishedCallsForLong has calls without a message, with half of one, and
+// with one that may not be the last, while another one runs. A connection has not sent anything.
+func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
+	backend := kservetest.New(t, kservetest.Recorded...)
+	d := &stoppable{stop: make(chan struct{})}
+	backend.Stop = d.stop
+	running, leave := make(chan struct{}), make(chan struct{})
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		d.inFlight.Add(1)
+		defer d.inFlight.Add(-1)
+		close(running)
+		<-leave
+		return ctx.Err()
+	}
+	meter := &http2meter.Meter{}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := GRPC("", kservegrpc.New(backend, backend, backend, kservegrpc.Options{Meter: meter}), meter, "")
+	port.listen = func() (net.Listener, error) { return listener, nil }
+	ports, err := Open(d, []Port{port}, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	encoded, err := proto.Marshal(&kservepb.ModelInferRequest{ModelName: "failing", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{
+		Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 4}, Contents: &kservepb.InferTensorContents{Fp32Contents: []float32{1, 2, 3, 4}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := http2test.Message(encoded)
+	c := http2test.Dial(t, listener.Addr().String())
+	c.Headers(1, "ModelInfer")
+	c.Headers(3, "ModelInfer")
+	c.Data(3, message[:len(message)-1], false, time.Minute)
+	c.Headers(5, "ModelInfer")
+	c.Data(5, message, false, time.Minute)
+	c.Headers(7, "ModelStreamInfer")
+	c.Headers(9, "ServerMetadata")
+	c.Headers(11, "ModelInfer")
+	c.Data(11, message, true, time.Minute)
+	select {
+	case <-running:
+	case <-time.After(15 * time.Second):
+		t.Fatalf("the call does not run: status %q", c.Status(11))
+	}
+	began, stopped := time.Now(), make(chan error, 1)
+	go func() { stopped <- ports.Stop(time.Minute) }()
+	for meter.State().Refused < 3 && time.Since(began) < 10*linger {
+		time.Sleep(time.Millisecond)
+	}
+	close(leave)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	// grpc waits 5 s for a client that does not answer its ping.
+	if took := time.Since(began); took < 2*linger || took > 20*linger {
+		t.Errorf("stopped after %v, want some seconds", took)
+	}
+	for !c.Ended() && time.Since(began) < time.Minute {
+		time.Sleep(time.Millisecond)
+	}
+	// grpc resets the stream after its status, because its client has not finished.
+	got := slices.DeleteFunc(c.Resets(), func(code http2.ErrCode) bool { return code == http2.ErrCodeNo })
+	refused := http2.ErrCodeRefusedStream
+	if want := []http2.ErrCode{refused, refused, refused, refused}; !slices.Equal(got, want) {
+		t.Errorf("reset with %v, %+v, want %v for the calls 1, 3, 9, and 5", got, meter.State(), want)
+	}
+	if running, stream := c.Status(11), c.Status(7); running != "0" || stream != "14" {
+		t.Errorf("status %q of the call that ran, %q of the stream, want 0 and 14", running, stream)
+	}
+}
