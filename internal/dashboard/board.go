@@ -3,6 +3,8 @@ package dashboard
 import (
 	"encoding/json"
 	"math"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -84,7 +86,8 @@ type entry struct {
 type board struct {
 	mu      sync.Mutex // guards the following
 	viewers int
-	edition uint64 // number of the last refresh
+	callers map[string]int // viewers of each caller; has no entries of 0
+	edition uint64         // number of the last refresh
 	at      time.Time
 	names   []string
 	renamed uint64 // edition in which names changed
@@ -92,25 +95,53 @@ type board struct {
 	base    summary // without names and models
 }
 
-// enter and leave count viewers. The last one takes the memory with it.
-func (b *board) enter(limit int) bool {
+// enter and leave count viewers. The last one takes the memory with it. enter returns an error if
+// its caller has its share of the viewers, or no more are allowed.
+func (b *board) enter(caller string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.viewers == limit {
-		return false
+	switch own := b.callers[caller]; {
+	case own >= maxOfCaller:
+		return infer.Errorf(infer.Overloaded, "you have %d dashboards open, and no caller may have more; close one", own)
+	case b.viewers >= maxViewers:
+		return infer.Errorf(infer.Overloaded, "%d dashboards are open, and no more are allowed; retry later", b.viewers)
+	case own > 0 && b.viewers >= maxViewers-keptFree:
+		return infer.Errorf(infer.Overloaded, "%d dashboards are open, and the rest is for callers without one; close another one first", b.viewers)
 	}
 	if b.viewers++; b.entries == nil {
-		b.entries = map[string]*entry{}
+		b.entries, b.callers = map[string]*entry{}, map[string]int{}
 	}
-	return true
+	b.callers[caller]++
+	return nil
 }
 
-func (b *board) leave() {
+func (b *board) leave(caller string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.viewers--; b.viewers == 0 {
-		b.entries, b.names, b.base, b.at = nil, nil, summary{}, time.Time{}
+	if b.callers[caller]--; b.callers[caller] == 0 {
+		delete(b.callers, caller)
 	}
+	if b.viewers--; b.viewers == 0 {
+		b.entries, b.callers, b.names, b.base, b.at = nil, nil, nil, summary{}, time.Time{}
+	}
+}
+
+// callerOf returns whom a request counts for: its principals, or the address it comes from. All
+// addresses of an IPv6 network count as one, because a client can have all of them.
+func callerOf(r *http.Request) string {
+	if c := access.CallerOf(r.Context()); c != nil && len(c.Principals) > 0 {
+		return "principal " + c.Name()
+	}
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	address, bits := at.Addr().Unmap(), 64
+	if address.Is4() {
+		bits = 32
+	}
+	network, _ := address.WithZone("").Prefix(bits) // fails only for more bits than an address has
+	return network.String()
 }
 
 // since returns an event with what has changed since an edition, and the edition that it is of.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -459,19 +461,59 @@ func TestAViewerThatReadsKeepsItsPlaceAndItsConnection(t *testing.T) {
 	})
 }
 
-func TestTooManyViewersAreRefused(t *testing.T) {
+// TestACallerGetsAShareOfTheViewers has callers that each open as many streams as they can: four of
+// addresses, one of a network of IPv6 that changes its address, and two principals of one address.
+// After that, callers without a stream get one each.
+func TestACallerGetsAShareOfTheViewers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(newFake(), Options{})
+		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
-		for range maxViewers {
-			all.Go(func() { receive(t, d, "", time.Minute, nil) })
+		var refused atomic.Int64
+		open := func(address, principal string) {
+			r := httptest.NewRequest(http.MethodGet, "/dashboard/events", nil).WithContext(ctx)
+			r.RemoteAddr = address
+			if principal != "" {
+				r = r.WithContext(access.WithCaller(ctx, &access.Caller{Principals: []*access.Principal{{Name: principal}}}))
+			}
+			all.Go(func() {
+				if err := d.ServeEvents(httptest.NewRecorder(), r); err != nil {
+					refused.Add(1)
+					if infer.CodeOf(err) != infer.Overloaded {
+						t.Errorf("%s %s: %v, want an error of a full server", address, principal, err)
+					}
+				}
+			})
+			synctest.Wait()
 		}
-		synctest.Wait()
-		err := d.ServeEvents(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/dashboard/events", nil))
-		if infer.CodeOf(err) != infer.Unavailable {
-			t.Errorf("one more viewer: %v", err)
+		want := func(viewers int, refusals int64) {
+			t.Helper()
+			if refused.Swap(0) != refusals || d.board.viewers != viewers {
+				t.Errorf("%d viewers, want %d and %d refusals", d.board.viewers, viewers, refusals)
+			}
 		}
+		for i := range 10 {
+			for _, address := range []string{"192.0.2.1", "192.0.2.2", "[::ffff:192.0.2.3]"} {
+				open(fmt.Sprintf("%s:%d", address, 1000+i), "")
+			}
+			open(fmt.Sprintf("[2001:db8::%d]:1000", i), "")
+			open("192.0.2.5:1000", "blue")
+			open("192.0.2.5:1000", "green")
+		}
+		want(6*maxOfCaller, 6*2)
+		for i := range keptFree {
+			for range 2 {
+				open(fmt.Sprintf("198.51.100.%d:1000", i), "")
+			}
+		}
+		want(maxViewers, keptFree)
+		open("198.51.100.200:1000", "")
+		want(maxViewers, 1)
+		leave()
 		all.Wait()
+		if len(d.board.callers) != 0 {
+			t.Errorf("%v is held without viewers", d.board.callers)
+		}
 	})
 }
 

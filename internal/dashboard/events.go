@@ -16,6 +16,11 @@ const (
 	// maxViewers is how many streams of events may be open.
 	maxViewers = 64
 
+	// maxOfCaller is how many of them may be of one caller, and keptFree how many of the last places
+	// are for callers without one: a few callers must not keep all others out.
+	maxOfCaller = 8
+	keptFree    = 16
+
 	// maxStream is how long a stream is open. Browsers open another one then, and are
 	// authenticated again: a key may have been revoked.
 	maxStream = 5 * time.Minute
@@ -74,10 +79,11 @@ func (d *Dashboard) ServeEvents(w http.ResponseWriter, r *http.Request) error {
 			return infer.Errorf(infer.Invalid, "count: found %q, expected a number from 1", text)
 		}
 	}
-	if !d.board.enter(maxViewers) {
-		return infer.Errorf(infer.Unavailable, "%d dashboards are open, and no more are allowed", maxViewers)
+	caller := callerOf(r)
+	if err := d.board.enter(caller); err != nil {
+		return err
 	}
-	defer d.board.leave()
+	defer d.board.leave(caller)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect events

@@ -83,6 +83,7 @@ func (w *wire) next() (number protowire.Number, kind protowire.Type, size int, e
 const (
 	truncated = -1
 	badNumber = -2
+	badEnd    = -5 // of a group
 )
 
 // consumeTag is like protowire's, but accepts invalid field numbers.
@@ -94,19 +95,51 @@ func consumeTag(b []byte) (number protowire.Number, kind protowire.Type, n int) 
 	return number, kind, n
 }
 
-// skipValue skips the value of a field without a length. No message here has such fields,
-// so it need not be fast for groups, which may be long.
+// skipValue skips the value of a field without a length. No message here has such fields.
 func (w *wire) skipValue(number protowire.Number, kind protowire.Type) error {
-	if kind == protowire.StartGroupType && len(w.current()) < w.left {
-		flat := make([]byte, w.left)
-		w.read(flat)
-		*w = newWire(mem.BufferSlice{mem.SliceBuffer(flat)})
+	if kind == protowire.StartGroupType {
+		return w.skipGroup(number)
 	}
 	n := protowire.ConsumeFieldValue(number, kind, w.peek())
 	if n < 0 {
 		return unreadable(n)
 	}
 	w.pass(n)
+	return nil
+}
+
+// maxGroups is how deep groups may be nested: as deep as messages in most implementations of
+// protobuf.
+const maxGroups = 100
+
+// skipGroup skips the fields of a group, and its end. A group may be as long as the message, and
+// lie in many buffers: it is not copied.
+func (w *wire) skipGroup(number protowire.Number) error {
+	var open [maxGroups]protowire.Number
+	open[0] = number
+	for depth := 1; depth > 0; {
+		inner, kind, size, err := w.next()
+		switch {
+		case err != nil:
+			return err
+		case kind == protowire.BytesType:
+			w.pass(size)
+		case kind == protowire.StartGroupType:
+			if depth == maxGroups {
+				return infer.Errorf(infer.Invalid, "the message cannot be read: groups are nested more than %d deep", maxGroups)
+			}
+			open[depth] = inner
+			depth++
+		case kind == protowire.EndGroupType:
+			if depth--; inner != open[depth] {
+				return unreadable(badEnd)
+			}
+		default:
+			if err := w.skipValue(inner, kind); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
