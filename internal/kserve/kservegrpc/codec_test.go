@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -136,6 +137,50 @@ func FuzzRequestsAreReadLikeByThePlainCodec(f *testing.F) {
 			compare(t, data, sizes...)
 		}
 	})
+}
+
+// group returns a field that is a group with the given content.
+func group(number protowire.Number, content []byte) []byte {
+	return protowire.AppendTag(append(protowire.AppendTag(nil, number, protowire.StartGroupType), content...), number, protowire.EndGroupType)
+}
+
+func TestGroupsAreSkippedLikeByThePlainCodec(t *testing.T) {
+	inner := slices.Concat([]byte{1 << 3, 5, 7<<3 | 5, 1, 2, 3, 4, 7<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8}, appendField(nil, 5, []byte("text")), group(2, group(2, nil)))
+	name := appendField(nil, 1, []byte("model"))
+	deep := inner
+	for range maxGroups - 3 {
+		deep = group(3, deep)
+	}
+	for _, data := range [][]byte{
+		group(9, inner), group(7, inner), group(5, deep),
+		{9<<3 | 3}, {9<<3 | 3, 8<<3 | 4}, {9<<3 | 4}, {9<<3 | 3, 9<<3 | 6}, {9<<3 | 3, 1<<3 | 2, 5, 9<<3 | 4},
+		group(9, []byte{8<<3 | 3, 9<<3 | 4, 8<<3 | 4}),
+	} {
+		for size := range 20 {
+			compare(t, slices.Concat(name, data, name), byte(size+1))
+		}
+	}
+	var r request
+	r.read(mem.BufferSlice{mem.SliceBuffer(group(3, group(3, deep)))}, noLimits(), nil)
+	if infer.CodeOf(r.err) != infer.Invalid {
+		t.Errorf("a group that is nested too deep: %v, want that it is invalid", r.err)
+	}
+}
+
+// TestALongGroupIsNotCopied measures what a group takes that is the whole message.
+func TestALongGroupIsNotCopied(t *testing.T) {
+	var message mem.BufferSlice
+	for piece := range slices.Chunk(group(9, appendField(nil, 1, make([]byte, 8<<20))), 16<<10) {
+		message = append(message, mem.SliceBuffer(piece))
+	}
+	var r request
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r.read(message, noLimits(), nil)
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; r.err != nil || got > 64<<10 {
+		t.Errorf("%d bytes were allocated, %v", got, r.err)
+	}
 }
 
 func TestOnlyTensorsThatAreSpreadAreCopied(t *testing.T) {
