@@ -21,7 +21,8 @@ type conn struct {
 	in      scanner
 	inField field
 	pad     int    // padding of the DATA frame that is being read; -1 before it is known
-	unread  []byte // what grpc reads before what the connection has
+	resets  []byte // frames that grpc reads next
+	unread  []byte // what grpc reads after them, and before what the connection has
 
 	writing  sync.Mutex // held while the connection is written; guards the following
 	out      scanner
@@ -47,13 +48,20 @@ type conn struct {
 func (c *conn) Read(p []byte) (int, error) {
 	for {
 		c.takeResets()
-		n, err := c.readRaw(p)
+		if len(c.resets) > 0 {
+			return c.readHeld(&c.resets, p), nil
+		}
+		if len(c.unread) > 0 {
+			return c.readHeld(&c.unread, p), nil
+		}
+		n, err := c.Conn.Read(p)
 		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.resume() {
 			continue
 		}
 		scanned := c.in.scan(p[:n], (*inbound)(c))
 		if scanned < n {
-			c.unread = append(append([]byte(nil), p[scanned:n]...), c.unread...)
+			// At most what one read gives. It is copied once, however many resets are within it.
+			c.unread = append(c.unread[:0], p[scanned:n]...)
 			err = nil // comes again after unread
 		}
 		return scanned, err
@@ -73,17 +81,17 @@ func (c *conn) resume() bool {
 	return true
 }
 
-// readRaw reads what was left unread, or else the connection.
-func (c *conn) readRaw(p []byte) (int, error) {
-	if len(c.unread) == 0 {
-		return c.Conn.Read(p)
+// readHeld reads from held, up to the end of a frame after which there are resets.
+func (c *conn) readHeld(held *[]byte, p []byte) int {
+	n := c.in.scan((*held)[:min(len(p), len(*held))], (*inbound)(c))
+	copy(p, (*held)[:n])
+	if *held = (*held)[n:]; len(*held) == 0 {
+		*held = nil
 	}
-	n := copy(p, c.unread)
-	c.unread = c.unread[n:]
-	return n, nil
+	return n
 }
 
-// takeResets puts the frames for grpc before what it reads next, if that begins a frame.
+// takeResets takes the frames for grpc, if the next byte that it reads begins a frame.
 func (c *conn) takeResets() {
 	if !c.in.between() {
 		return
@@ -91,7 +99,7 @@ func (c *conn) takeResets() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.toGRPC) > 0 {
-		c.unread = append(c.toGRPC, c.unread...)
+		c.resets = append(c.resets, c.toGRPC...)
 		c.toGRPC = nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -187,6 +188,54 @@ func TestAMessageBeyondTheBudgetIsReset(t *testing.T) {
 			t.Errorf("seed %d: counted %+v", seed, got)
 		}
 	}
+}
+
+// TestManyRefusedCallsInOneReadAreCopiedOnce has a client whose calls are all refused, and arrive
+// together. For each of them the rest of what was read used to be copied twice.
+func TestManyRefusedCallsInOneReadAreCopiedOnce(t *testing.T) {
+	const calls = 2000
+	sent := append([]byte(clientPreface), framed(t, func(f *http2.Framer) error {
+		var err error
+		for i := range uint32(calls) {
+			err = errors.Join(err, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: []byte{0x82}, EndHeaders: true}), f.WriteData(2*i+1, false, message(100, 20)))
+		}
+		return err
+	})...)
+	m := &Meter{Budget: budget.New(2)}
+	c := m.Conn(&inOneRead{wire: newWire(nil, 0), sent: sent})
+	got, p := 0, make([]byte, 128<<10)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for {
+		n, err := c.Read(p)
+		got += n
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if want := len(sent) + calls*len(appendReset(nil, 1, enhanceYourCalm)); got != want || m.State().OverBudget != calls {
+		t.Errorf("grpc reads %d bytes, %+v, want %d with %d resets", got, m.State(), want, calls)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 10<<20 {
+		t.Errorf("%d bytes were allocated for %d", took, len(sent))
+	}
+}
+
+// inOneRead is a connection whose client has sent all at once.
+type inOneRead struct {
+	*wire
+	sent []byte
+}
+
+func (r *inOneRead) Read(p []byte) (int, error) {
+	n := copy(p, r.sent)
+	if r.sent = r.sent[n:]; n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 // TestAResetIsNotSentWithinAFrame has grpc write a frame in two pieces.
