@@ -219,6 +219,8 @@ func (c *inbound) end(f *frame) (stop bool) {
 	case frameData:
 		if s != nil {
 			s.allowed -= int64(f.size)
+			s.hold(f.size)
+			(*conn)(c).chargeHeld(f.stream, s)
 		}
 		if s != nil && s.partial() {
 			(*conn)(c).chargeFrame(f, s)
@@ -261,7 +263,7 @@ func (c *conn) open(id uint32) *stream {
 		s = &stream{}
 	}
 	c.spare = nil
-	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(budget.Calls)}
+	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), held: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(budget.Calls)}
 	c.streams[id] = s
 	if c.meter.refusing.Load() != 0 {
 		c.refuseLater()
@@ -276,6 +278,7 @@ func (c *conn) open(id uint32) *stream {
 func (c *conn) forget(id uint32) {
 	if s := c.streams[id]; s != nil {
 		s.charge.Close()
+		s.held.Close()
 		s.call.Close()
 		delete(c.streams, id)
 		c.spare = s
@@ -287,6 +290,20 @@ func (c *conn) forget(id uint32) {
 func (c *conn) chargeFrame(f *frame, s *stream) {
 	if !s.reset {
 		c.charge(&s.charge, memoryOf(f.size), f.stream, s)
+	}
+}
+
+// chargeHeld charges what has arrived and was not read. Calls with one message cost nothing here.
+func (c *conn) chargeHeld(id uint32, s *stream) {
+	if s.unread == 0 || s.reset {
+		return
+	}
+	s.trim(c.serverWindow)
+	want := (s.memory + heldStep - 1) / heldStep * heldStep
+	if more := want - s.held.Bytes(); more > 0 {
+		c.charge(&s.held, more, id, s)
+	} else {
+		s.held.Shrink(-more)
 	}
 }
 
@@ -303,6 +320,7 @@ func (c *conn) charge(to *budget.Charge, bytes int64, id uint32, s *stream) {
 func (c *conn) resetStream(id uint32, s *stream, code uint32) {
 	s.reset = true
 	s.charge.Close()
+	s.held.Close()
 	c.toGRPC = appendReset(c.toGRPC, id, code)
 	c.toClient = appendReset(c.toClient, id, code)
 	c.sweepLater() // in case the frames are not taken
@@ -362,6 +380,7 @@ func (c *outbound) end(f *frame) (stop bool) {
 	case frameWindowUpdate:
 		if s := c.streams[f.stream]; s != nil {
 			s.allowed += c.outField.increment()
+			(*conn)(c).chargeHeld(f.stream, s)
 		}
 		c.outField.have = 0
 	case frameSettings:
@@ -455,7 +474,7 @@ func (c *conn) refuse() {
 	}
 	reset := false
 	for id, s := range c.streams {
-		if s.unread(c.meter.refusing.Load()) {
+		if s.awaitedByGRPC(c.meter.refusing.Load()) {
 			c.meter.refused.Add(1)
 			c.resetStream(id, s, refusedStream)
 			s.reading = progress{time.Now(), s.received}

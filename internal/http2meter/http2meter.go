@@ -1,5 +1,6 @@
 // Package http2meter bounds what a gRPC client can make the server hold besides what a call
-// computes: open calls, messages that are not complete, and responses that the client does not read.
+// computes: open calls, messages that are not complete or that nothing has read, and responses that
+// the client does not read.
 //
 // grpc-go receives a message as a whole before anything else sees it, and lets a client
 // send it as fast, or as slowly, as it likes. A [Meter] stands between the connection and

@@ -19,6 +19,14 @@ type stream struct {
 	charge   budget.Charge
 	reading  progress
 
+	// What has arrived after the first message, and grpc may not have read: it reads the first one at
+	// once, and each other one when its receiver asks for it. The window of the stream bounds it.
+	follows bool // what arrives follows the first message
+	unread  int64
+	memory  int64 // for unread
+	density int64 // most memory for 1024 bytes of a frame in unread
+	held    budget.Charge
+
 	call budget.Charge // for the stream itself: a client may leave it open for ever, without a message
 
 	// The response.
@@ -32,8 +40,33 @@ type stream struct {
 	reset    bool // the client was sent RST_STREAM
 }
 
-// unread reports whether grpc waits for more of the call before it does anything.
-func (s *stream) unread(refusing int32) bool {
+// hold counts a DATA frame that has ended.
+func (s *stream) hold(size int) {
+	if s.follows && size > 0 {
+		memory := memoryOf(size)
+		s.unread += int64(size)
+		s.memory += memory
+		s.density = max(s.density, memory<<10/int64(size)+1)
+	}
+	s.follows = s.arrived
+}
+
+// trim leaves out what grpc has read, as far as it has said so: it extends the window after a
+// quarter of it. window is that of a new stream. trim does not know which frames grpc has read, and
+// takes them for those that take the least memory.
+func (s *stream) trim(window int64) {
+	unread := max(0, window-s.allowed)
+	if s.unread <= unread {
+		return
+	}
+	s.unread = unread
+	if s.memory = min(s.memory, unread*s.density>>10); unread == 0 {
+		s.density = 0
+	}
+}
+
+// awaitedByGRPC reports whether grpc waits for more of the call before it does anything.
+func (s *stream) awaitedByGRPC(refusing int32) bool {
 	return !s.reset && !s.finished && !s.answering && (!s.arrived || refusing == unfinished)
 }
 
@@ -68,11 +101,15 @@ func (s *stream) receive(p []byte) {
 
 // complete ends a message. Its receiver is charged next.
 func (s *stream) complete() {
+	s.follows = s.arrived
 	s.arrived = true
 	s.have = 0
 	s.reading = progress{}
 	s.charge.Close()
 }
+
+// heldStep is how much is charged at once for what grpc has not read.
+const heldStep = 16 << 10
 
 const (
 	// callOverhead is what the server takes for a call besides its messages, such as goroutines and
