@@ -88,10 +88,11 @@ func compare(t *testing.T, data []byte, sizes ...byte) {
 	message.Free()
 	var want kservepb.ModelInferRequest
 	wrong := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, &want)
-	if (wrong != nil) != (got.err != nil) {
+	tooDeep := got.err != nil && strings.Contains(got.err.Error(), "nested more than") // the plain codec allows more
+	if (wrong != nil) != (got.err != nil) && !tooDeep {
 		t.Errorf("error %v, the plain codec has %v", got.err, wrong)
 	}
-	if wrong == nil && !proto.Equal(&got.ModelInferRequest, &want) {
+	if wrong == nil && !tooDeep && !proto.Equal(&got.ModelInferRequest, &want) {
 		t.Errorf("read %v, the plain codec reads %v", &got.ModelInferRequest, &want)
 	}
 	got.release()
