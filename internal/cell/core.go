@@ -14,7 +14,7 @@ import (
 
 const (
 	planEvery   = time.Second            // between plans, however many nodes report
-	replanEvery = 10 * time.Second       // between plans if nothing is reported; a rate that does not change counts as reported again
+	replanEvery = 10 * time.Second       // between plans if nothing is reported; also the time that a rate counts once
 	routeEvery  = 50 * time.Millisecond  // between changes of routes
 	stepEvery   = 250 * time.Millisecond // between orders
 	settleFor   = 10 * time.Second       // the first plan waits this long for nodes that have not answered
@@ -93,7 +93,6 @@ type Core struct {
 	wanted  Wanted
 	nodes   map[string]*member
 	learned map[string]Learned
-	rated   map[string]Time // by model: when its rate was last reported
 	plan    *placement.Plan
 	planFor []placement.Model // that the plan was made for
 	version uint64
@@ -149,7 +148,7 @@ type Options struct {
 
 // NewCore returns a core. Its epoch is higher than that of its state.
 func NewCore(opts Options) *Core {
-	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, rated: map[string]Time{}, routes: map[string]Route{}, routeDirty: map[string]struct{}{}, sent: map[string]uint64{}, rollouts: map[string]*Rollout{}, epoch: 1}
+	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, routes: map[string]Route{}, routeDirty: map[string]struct{}{}, sent: map[string]uint64{}, rollouts: map[string]*Rollout{}, epoch: 1}
 	if s := opts.State; s != nil {
 		c.adopt(s)
 		if !opts.Follow {
@@ -251,27 +250,11 @@ func (c *Core) report(e Reported, a *Actions) {
 	}
 	c.compareEpoch(e.Page.Epoch, a)
 	c.touch(m.page, e.Page)
-	c.noteRates(m.page, e.Page)
 	m.page, c.planDirty = e.Page, true
 	for i := range e.Page.Models {
 		c.learn(m.Name, &e.Page.Models[i])
 	}
 	maps.DeleteFunc(m.pending, func(_ string, p *pending) bool { return p.carried && p.failed == "" })
-}
-
-// noteRates takes note of the models whose rates were measured anew between two pages of a node.
-func (c *Core) noteRates(old, page *node.Page) {
-	rates := map[[2]string]float64{}
-	if old != nil {
-		for i := range old.Models {
-			rates[[2]string{old.Models[i].Name, old.Models[i].Version}] = old.Models[i].Rate
-		}
-	}
-	for i := range page.Models {
-		if m := &page.Models[i]; m.Rate != rates[[2]string{m.Name, m.Version}] {
-			c.rated[m.Name] = c.now
-		}
-	}
 }
 
 // touch takes note of the models whose versions or states differ between two pages of a node.

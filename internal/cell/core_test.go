@@ -545,39 +545,6 @@ func TestManyReportsMakeFewPlans(t *testing.T) {
 	}
 }
 
-// TestTwoReportsOfARiseRaiseTheNumberOfCopies checks that a rise that two pages report, a second
-// apart, gets its copies with the next plan, and that one page alone, or the same rate in several
-// pages, does not.
-func TestTwoReportsOfARiseRaiseTheNumberOfCopies(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c", "d", "e", "f")
-	w.configure(Model{Name: "m"})
-	for _, name := range []string{"a", "b"} {
-		w.hold(name, "m", 10)
-		w.pages[name].Models[0].Efficient, w.pages[name].Models[0].Curve = 1, []node.Point{{Rows: 1, Takes: 10 * time.Millisecond}}
-	}
-	w.reportAll()
-	w.settle()
-	if n := w.core.plan.Find("m").Active; n != 2 {
-		t.Fatalf("%d active copies for 20 requests per second, want 2", n)
-	}
-	rise := func(rate float64) {
-		w.pages["a"].Models[0].Rate = rate
-		w.report("a")
-		w.pass(time.Second)
-	}
-	w.pass(replanEvery) // so that the rates count only once more before they change
-	rise(180)
-	rise(180)
-	rise(180)
-	if n := w.core.plan.Find("m").Active; n != 2 {
-		t.Errorf("%d active copies after the first report of a rise, want still 2", n)
-	}
-	rise(200)
-	if n := w.core.plan.Find("m").Active; n != 4 {
-		t.Errorf("%d active copies after the second report of a rise to 210 requests per second, want 4", n)
-	}
-}
-
 func TestAPreviewChangesNothing(t *testing.T) {
 	w := settledWorld(t)
 	wanted := w.core.wanted

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -103,7 +104,8 @@ func (c *Core) expect(m *member, n *placement.Node) {
 func (c *Core) models() []placement.Model {
 	rates, bytes := map[string]float64{}, map[string]int64{} // bytes where a copy has the most
 	held := map[string]int64{}                               // of one node: bytes of all versions
-	for _, m := range c.nodes {
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) { // in this order, or rates would differ in their last bits
+		m := c.nodes[name]
 		if m.gone {
 			continue
 		}
@@ -124,11 +126,10 @@ func (c *Core) models() []placement.Model {
 			l.Bytes = n
 			c.learned[w.Name] = l
 		}
-		rated := c.rated[w.Name]
 		models = append(models, placement.Model{
 			Name: w.Name, Tenant: w.Tenant, Digest: l.Digest, Bytes: l.Bytes, Curve: l.Curve, Efficient: l.Efficient,
 			Objective: cmp.Or(w.Objective, l.Objective), Copies: w.Copies,
-			Rate: rates[w.Name], Asked: l.Asked, Reported: rated + (c.now - rated).Truncate(replanEvery),
+			Rate: rates[w.Name], Asked: l.Asked, Reported: c.now - c.now%replanEvery,
 		})
 	}
 	return models

@@ -87,46 +87,31 @@ const window = 10 * time.Second
 
 // recent measures the recent figures of one version.
 type recent struct {
-	read   time.Time // when it was last updated
-	looked time.Time // when it last looked for a rise
-	last   stats.Totals
-	began  time.Time
-	at     stats.Totals // counters then
-	rising int          // measurements that are still due after a rise
-	rate   float64
-	rows   float64
-	p99    time.Duration
+	read  time.Time // when it was last updated
+	began time.Time
+	at    stats.Totals // counters then
+	rate  float64
+	rows  float64
+	p99   time.Duration
 }
 
 // update takes note of the counters now, and sets the recent figures of m. Until the first
-// window has passed they are those of a part of it. If the rate has risen, a window begins at the
-// look before. It reports whether readers should learn of that: a rise is measured twice, because
-// a program that adds copies wants to see that it lasts.
-func (r *recent) update(now time.Time, m *Model) (rose bool) {
+// window has passed they are those of a part of it.
+func (r *recent) update(now time.Time, m *Model) {
 	r.read = now
-	if since := now.Sub(r.looked); since >= time.Second {
-		if stats.Rose(r.rate, float64(answered(m.Stats)-answered(&r.last)), since) {
-			r.began, r.at, r.rising = r.looked, r.last, 2
-		}
-		r.looked, r.last = now, *m.Stats
-		rose, r.rising = r.rising > 0, max(0, r.rising-1)
-	}
 	took := now.Sub(r.began)
-	if took >= window || rose || r.rate == 0 && took >= time.Second {
+	if took >= window || r.rate == 0 && took >= time.Second {
 		r.measure(took, m.Stats)
 	}
 	if took >= window {
 		r.began, r.at = now, *m.Stats
 	}
 	m.Rate, m.Rows, m.P99 = r.rate, r.rows, r.p99
-	return rose
 }
 
-func answered(s *stats.Totals) uint64 { return s.Success + s.Fail }
-
 func (r *recent) measure(took time.Duration, s *stats.Totals) {
-	succeeded := s.Success - r.at.Success
-	r.rate, r.rows, r.p99 = float64(answered(s)-answered(&r.at))/took.Seconds(), 0, 0
+	succeeded, failed := s.Success-r.at.Success, s.Fail-r.at.Fail
+	r.rate, r.rows, r.p99 = float64(succeeded+failed)/took.Seconds(), 0, 0
 	if succeeded > 0 {
 		r.rows = float64(s.Rows-r.at.Rows) / float64(succeeded)
 		r.p99 = percentile99(&s.QueueTimes, &r.at.QueueTimes) + percentile99(&s.EngineTimes, &r.at.EngineTimes)

@@ -3,7 +3,6 @@ package node
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -74,7 +73,7 @@ func TestAReaderIsAnsweredWhenSomethingChanges(t *testing.T) {
 		"a state, at once":               {true, func(p *Page) { p.Models[0].State = "UNLOADING" }, 4500 * time.Millisecond, true},
 		"draining, at once":              {true, func(p *Page) { p.Draining = true }, 4500 * time.Millisecond, true},
 		"a model more, at once":          {true, func(p *Page) { p.Models = append(p.Models, Model{Name: "n"}) }, 4500 * time.Millisecond, true},
-		"an outage, soon":                {false, func(p *Page) { p.Models[0].State = "UNAVAILABLE" }, 5 * time.Second, true},
+		"an outage, soon":                {false, func(p *Page) { p.Models[0].State = "UNAVAILABLE" }, 6 * time.Second, true},
 		"a queue by a half, after 10 s":  {false, func(p *Page) { p.Models[0].Queue = 15 }, 10 * time.Second, true},
 		"a queue by a tenth, not at all": {false, func(p *Page) { p.Models[0].Queue = 11 }, 30 * time.Second, false},
 		"what decides nothing, neither":  {true, func(p *Page) { p.Models[0].Failures = 100 }, 30 * time.Second, false},
@@ -111,7 +110,7 @@ func TestReadersThatWaitShareThePage(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if s.reads > 65 {
+		if s.reads > 35 {
 			t.Errorf("ten readers had the page read %d times in a minute", s.reads)
 		}
 	})
@@ -181,11 +180,9 @@ func TestRecentFiguresAreOfTheLastTenSeconds(t *testing.T) {
 		}{
 			{5 * time.Second, 500, 3, "100.0 2.0 450µs"},
 			{5 * time.Second, 500, 3, "100.0 2.0 450µs"},
-			{5 * time.Second, 700, 5, "100.0 2.0 450µs"}, // half of a window
-			{5 * time.Second, 700, 5, "140.0 2.0 1.65ms"},
-			{5 * time.Second, 4000, 7, "800.0 2.0 6.45ms"}, // a rise
-			{20 * time.Second, 0, 0, "160.0 2.0 6.45ms"},   // of the 25 s since it began
-			{10 * time.Second, 0, 0, "0.0 0.0 0s"},
+			{5 * time.Second, 4000, 5, "100.0 2.0 450µs"}, // half of a window
+			{5 * time.Second, 4000, 5, "800.0 2.0 1.65ms"},
+			{20 * time.Second, 0, 0, "0.0 0.0 0s"},
 		} {
 			time.Sleep(tt.after)
 			add(tt.n, tt.bucket)
@@ -193,48 +190,6 @@ func TestRecentFiguresAreOfTheLastTenSeconds(t *testing.T) {
 			if got := fmt.Sprintf("%.1f %.1f %v", m.Rate, m.Rows, m.P99); got != tt.want {
 				t.Errorf("after %d requests in %v: %s, want %s", tt.n, tt.after, got, tt.want)
 			}
-		}
-	})
-}
-
-// TestARiseIsReportedTwice checks that readers learn within a second that a model gets many more
-// requests, and a second later that this lasts.
-func TestARiseIsReportedTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSource()
-		r := NewReporter(s.options())
-		began := time.Now()
-		var client sync.WaitGroup
-		defer client.Wait()
-		client.Go(func() { // 40 requests per second, and 200 from 20.5 s on
-			counters := stats.Totals{}
-			for time.Sleep(25 * time.Millisecond); time.Since(began) < 40*time.Second; time.Sleep(50 * time.Millisecond) {
-				counters.Success += 2
-				if time.Since(began) > 20500*time.Millisecond {
-					counters.Success += 8
-				}
-				now := counters
-				s.set(false, func(p *Page) { p.Models[0].Stats = &now })
-			}
-		})
-		var pages []string
-		for tag := ""; time.Since(began) < 35*time.Second; {
-			body, next, err := r.Wait(t.Context(), tag, 5*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if tag = next; body == nil {
-				continue
-			}
-			var p Page
-			if err := json.Unmarshal(body, &p); err != nil {
-				t.Fatal(err)
-			}
-			pages = append(pages, fmt.Sprintf("%v: %.0f", time.Since(began), p.Models[0].Rate))
-		}
-		want := []string{"0s: 0", "2s: 40", "3s: 40", "21s: 120", "22s: 200", "23s: 200"}
-		if !slices.Equal(pages, want) {
-			t.Errorf("pages with rates %q, want %q", pages, want)
 		}
 	})
 }

@@ -10,15 +10,14 @@ import (
 )
 
 const (
-	// patience is how long figures that change by more than a fifth may stay unreported, unless a
-	// rate has risen much.
+	// patience is how long figures that change by more than a fifth may stay unreported.
 	patience = 10 * time.Second
 	// fresh is how long a page is used again, unless the server reports a change: readers
 	// that wait share it.
 	fresh = time.Second
 	// look is how often a reader that waits looks for changes that the server does not report,
 	// such as rates and workers that died.
-	look = time.Second
+	look = 2 * time.Second
 )
 
 // A Reporter reports the page of a server. Its methods may be called concurrently.
@@ -101,7 +100,7 @@ func (r *Reporter) current(now time.Time, changed <-chan struct{}, known string)
 // refresh reads the page, and publishes it if it differs enough from the published one.
 func (r *Reporter) refresh(now time.Time) {
 	page := r.opts.Read()
-	loaded, rose := 0, false
+	loaded := 0
 	for i := range page.Models {
 		m := &page.Models[i]
 		if m.Stats == nil {
@@ -111,16 +110,16 @@ func (r *Reporter) refresh(now time.Time) {
 		key := [2]string{m.Name, m.Version}
 		figures := r.recent[key]
 		if figures == nil || m.Stats.Success < figures.at.Success || m.Stats.Fail < figures.at.Fail { // it was loaded again
-			figures = &recent{began: now, at: *m.Stats, looked: now, last: *m.Stats}
+			figures = &recent{began: now, at: *m.Stats}
 			r.recent[key] = figures
 		}
-		rose = figures.update(now, m) || rose
+		figures.update(now, m)
 	}
 	if loaded < len(r.recent) {
 		maps.DeleteFunc(r.recent, func(_ [2]string, figures *recent) bool { return !figures.read.Equal(now) })
 	}
 	r.page, r.read = page, now
-	if r.changes == 0 || rose || urgent(&r.published, &page) || now.Sub(r.at) >= patience && gradual(&r.published, &page) {
+	if r.changes == 0 || urgent(&r.published, &page) || now.Sub(r.at) >= patience && gradual(&r.published, &page) {
 		r.published, r.at = page, now
 		r.changes++
 	}

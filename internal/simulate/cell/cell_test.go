@@ -1,11 +1,9 @@
 package cell
 
 import (
-	"cmp"
 	"flag"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -215,10 +213,7 @@ func TestCopiesFollowADayCurve(t *testing.T) {
 	cfg := hour()
 	cfg.Load = []Change{{0, 0.3}, {15 * minute, 1}, {30 * minute, 0.3}}
 	r := mustRun(t, cfg)
-	active := func(at time.Duration) int {
-		after, _ := slices.BinarySearchFunc(r.Rounds, at+1, func(r Round, at Time) int { return cmp.Compare(r.At, at) })
-		return r.Rounds[after-1].Active
-	}
+	active := func(at time.Duration) int { return r.Rounds[at/cfg.ReportEvery-1].Active }
 	low, high := active(14*minute), active(17*minute)
 	about := max(1, high/100) // rates vary by chance
 	if high <= low {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/placement"
 )
@@ -36,11 +37,10 @@ func (c *cell) startControl() {
 			factor = math.Exp(errors.NormFloat64() * math.Log(c.cfg.RateError))
 		}
 		k.errors = append(k.errors, factor)
-		c.meters[i].rate = m.Rate * c.firstLoad()
 		k.byName[m.Name] = int32(i)
 		k.models = append(k.models, placement.Model{
 			Name: m.Name, Tenant: m.Tenant, Digest: m.Name, Bytes: m.Bytes, Curve: m.Curve, Efficient: m.efficient,
-			Objective: m.Objective, Rate: c.meters[i].rate * factor, Asked: m.Rate > 0,
+			Objective: m.Objective, Rate: m.Rate * factor * c.firstLoad(), Asked: m.Rate > 0,
 		})
 	}
 	for i, n := range c.cfg.Nodes {
@@ -59,7 +59,7 @@ func (c *cell) startControl() {
 	c.updateRoutes(nil)
 	for at := c.cfg.ReportEvery; c.cfg.ReportEvery > 0 && at <= c.cfg.Duration; at += c.cfg.ReportEvery {
 		c.plan(at, c.round)
-		for look := at - c.cfg.ReportEvery + lookEvery; look < at && c.cfg.ReportDelay == 0; look += lookEvery {
+		for look := at - c.cfg.ReportEvery + lookEvery; look < at; look += lookEvery {
 			c.plan(look, c.look)
 		}
 	}
@@ -98,29 +98,13 @@ func (c *cell) reports() (all []placement.Node) {
 
 // round is one round of reports, plan and orders.
 func (c *cell) round() {
+	k := &c.control
 	c.takeReports()
-	if c.control.allEqual {
+	nodes := c.reports()
+	if k.allEqual {
 		c.dropDead()
 		return
 	}
-	c.replan()
-}
-
-// look is a round if some rate has risen. If copies have become ready, proxies learn of them.
-func (c *cell) look() {
-	isReady := func(at Time) bool { return at <= c.now }
-	switch k := &c.control; {
-	case c.takeRises() && !k.allEqual:
-		c.replan()
-	case slices.ContainsFunc(k.loading, isReady) && k.plan.Frozen == "":
-		k.loading = slices.DeleteFunc(k.loading, isReady)
-		c.updateRoutes(nil)
-	}
-}
-
-func (c *cell) replan() {
-	k := &c.control
-	nodes := c.reports()
 	k.plan = c.cfg.Placement.Plan(k.plan, nodes, k.models, c.now)
 	steps := placement.Steps(k.plan, nodes, k.models, c.now-k.stepped)
 	k.stepped = c.now
@@ -136,6 +120,39 @@ func (c *cell) replan() {
 	if k.plan.Frozen == "" {
 		c.updateRoutes(c.reports())
 	}
+}
+
+// lookEvery is how often proxies learn of copies that have become ready: nodes report that at once.
+const lookEvery = time.Second
+
+func (c *cell) look() {
+	k := &c.control
+	isReady := func(at Time) bool { return at <= c.now }
+	if !k.silent && k.plan.Frozen == "" && slices.ContainsFunc(k.loading, isReady) {
+		k.loading = slices.DeleteFunc(k.loading, isReady)
+		c.updateRoutes(nil)
+	}
+}
+
+// takeReports updates the rates that placement knows.
+func (c *cell) takeReports() {
+	k := &c.control
+	rates := make([]float64, len(c.asked))
+	for m, n := range c.asked {
+		rates[m] = float64(n) / c.cfg.ReportEvery.Seconds() * k.errors[m]
+	}
+	clear(c.asked)
+	if k.silent {
+		return
+	}
+	if k.late = append(k.late, rates); len(k.late) <= c.cfg.ReportDelay {
+		return
+	}
+	for m := range k.models {
+		k.models[m].Rate, k.models[m].Reported = k.late[0][m], c.now
+		k.models[m].Asked = k.models[m].Asked || k.late[0][m] > 0
+	}
+	k.late = k.late[1:]
 }
 
 // updateRoutes tells the proxies which copies are active. nodes may be nil for the reports

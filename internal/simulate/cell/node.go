@@ -70,7 +70,7 @@ func (c *cell) arrive(r *request) {
 		return
 	}
 	if r.tries == 0 {
-		c.meters[r.model].asked += uint32(r.rows)
+		c.asked[r.model] += uint32(r.rows)
 	}
 	if n.inFlight != nil {
 		n.inFlight[r] = true

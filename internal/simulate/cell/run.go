@@ -76,7 +76,7 @@ type cell struct {
 	ejects   bool          // a proxy has ejected a copy
 	kills    bool
 
-	meters  []meter // by model
+	asked   []uint32 // rows of first tries that reached nodes since the last report, by model
 	control control
 	agenda  []agendum // by time
 	figures figures
@@ -97,7 +97,7 @@ func newCell(cfg Config) (*cell, error) {
 		cfg: cfg, chance: rand.New(rand.NewPCG(cfg.Seed, 1)), load: 1,
 		order: newOrder(len(cfg.Nodes)), routes: make([]route, len(cfg.Models)), rates: make([]float64, len(cfg.Models)),
 		retrying: map[int64]int{}, turns: make([]uint16, len(cfg.Models)*cfg.Proxies),
-		meters: make([]meter, len(cfg.Models)), figures: newFigures(&cfg),
+		asked: make([]uint32, len(cfg.Models)), figures: newFigures(&cfg),
 	}
 	for _, e := range cfg.Events {
 		c.kills = c.kills || e.Kind == NodeLost || e.Kind == ZoneLost || e.Kind == Upgrade
