@@ -112,6 +112,7 @@ type flight struct {
 	err     error         // set before done is closed
 	waiting int           // requests that wait; guarded by the lock of onDemand
 	unload  bool          // the model must leave when the load has ended; guarded by the lock, too
+	left    chan struct{} // closed when it has left after that
 	ready   time.Time     // when it will probably have ended; zero if that is not known
 }
 
@@ -404,7 +405,7 @@ func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
 	if plan.Reason != evict.Admitted {
 		return d.refuseLocked(now, m, d.noRoom(name, m, plan), min(plan.Wait, refusedFor))
 	}
-	f := &flight{done: make(chan struct{})}
+	f := &flight{done: make(chan struct{}), left: make(chan struct{})}
 	if m.load > 0 {
 		f.ready = now.Add(m.load + d.queuedLocked(m.bytes))
 	}
@@ -548,10 +549,11 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	leave = d.excessLocked()
 	id, footprint, known := m.id, calibrate.Footprint{Bytes: m.bytes, Load: m.load}, err == nil && !unload && m.measured
 	d.mu.Unlock()
+	close(f.done)
 	if unload {
 		d.evict(name)
 	}
-	close(f.done)
+	close(f.left)
 	if known {
 		d.opts.Store.PutFootprint(id, footprint)
 	}
@@ -594,7 +596,10 @@ func (d *onDemand) measuredLocked(m *demanded, took int64) {
 func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, err error) error {
 	d.counts.FailedLoads++
 	m.state = cold
-	if errors.Is(err, servable.ErrUnloading) {
+	switch {
+	case errors.Is(err, server.ErrUnloaded):
+		return unloadedMeanwhile(name)
+	case errors.Is(err, servable.ErrUnloading):
 		return err
 	}
 	wait := min(max(10*took, minBroken), maxBroken)
@@ -664,7 +669,10 @@ func (d *onDemand) evict(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.models[name]
-	m.state, m.resume = cold, resume
+	m.state = cold
+	if len(resume) > 0 { // an unload that met the end of a load has taken the versions away
+		m.resume = resume
+	}
 	d.changes++
 	d.leaving--
 	d.counts.Evictions++
@@ -695,7 +703,7 @@ func (d *onDemand) unload(name string) {
 		return
 	}
 	select {
-	case <-under.done:
+	case <-under.left:
 	case <-d.repository.closing:
 	}
 }
