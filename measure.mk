@@ -309,7 +309,7 @@ overload: build ## 2, 4 and 10 times what a slow device can do, a minute each; 4
 HOURS ?= 1
 
 .PHONY: soak
-soak: build onnxruntime numpy ## healthy and misbehaving clients for HOURS=1, in rounds; resumes
+soak: build onnxruntime numpy ## a load of 70 % for HOURS=1 while clients misbehave, workers die and models come and go; in rounds of an hour; resumes
 	tools/soak $(HOURS)
 
 .PHONY: faults
