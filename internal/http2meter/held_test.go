@@ -31,7 +31,7 @@ func TestMessagesThatAreNotReadAreCharged(t *testing.T) {
 		{"a second one in the same frame", [][]byte{append(slices.Clone(tiny), large...)}, nil, step(perLarge)},
 		{"many", [][]byte{tiny, large, large, large, large, large}, nil, step(5 * perLarge)},
 		{"tiny ones, each in a frame", slices.Repeat([][]byte{tiny}, 1001), nil, step(1000 * perTiny)},
-		{"some of them are read", [][]byte{tiny, large, large, large, large, large}, []uint32{2 * quarter}, step((5*(10_005) + 5 - 2*quarter) * (perLarge<<10/10_005 + 1) >> 10)},
+		{"some of them are read", [][]byte{tiny, large, large, large, large, large}, []uint32{2 * quarter}, step((5*10_005 + 5 - 2*quarter) * (perLarge<<10/10_005 + 1) >> 10)},
 		{"all are read", [][]byte{tiny, large, large, large, large}, []uint32{5 + 4*10_005}, 0},
 		{"more is allowed than was sent", [][]byte{tiny, large, large}, []uint32{1 << 20}, 0},
 	} {

@@ -210,7 +210,7 @@ func TestManyRefusedCallsInOneReadAreCopiedOnce(t *testing.T) {
 	for {
 		n, err := c.Read(p)
 		got += n
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatal(err)

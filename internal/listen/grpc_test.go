@@ -76,9 +76,11 @@ func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 	c.Headers(9, "ServerMetadata")
 	c.Headers(11, "ModelInfer")
 	c.Data(11, message, true, time.Minute)
+	patience := time.NewTimer(15 * time.Second)
+	defer patience.Stop()
 	select {
 	case <-running:
-	case <-time.After(15 * time.Second):
+	case <-patience.C:
 		t.Fatalf("the call does not run: status %q", c.Status(11))
 	}
 	began, stopped := time.Now(), make(chan error, 1)

@@ -356,7 +356,7 @@ func TestOfTwoRolloutsThatStartTogetherOneIsRefused(t *testing.T) {
 		for i := range answers {
 			answers[i] = httptest.NewRecorder()
 			commands.Go(func() {
-				r.Handler().ServeHTTP(answers[i], httptest.NewRequest("POST", "/v1/rollouts", strings.NewReader(fmt.Sprintf(`{"model":"m","to":"%d"}`, i+2))))
+				r.Handler().ServeHTTP(answers[i], httptest.NewRequest(http.MethodPost, "/v1/rollouts", strings.NewReader(fmt.Sprintf(`{"model":"m","to":"%d"}`, i+2))))
 			})
 		}
 		commands.Wait()
@@ -368,7 +368,7 @@ func TestOfTwoRolloutsThatStartTogetherOneIsRefused(t *testing.T) {
 			t.Fatalf("%d %s and %d %s", one.Code, one.Body, other.Code, other.Body)
 		}
 		stopped := httptest.NewRecorder()
-		r.Handler().ServeHTTP(stopped, httptest.NewRequest("DELETE", "/v1/rollouts/m", nil))
+		r.Handler().ServeHTTP(stopped, httptest.NewRequest(http.MethodDelete, "/v1/rollouts/m", nil))
 		if stopped.Code != http.StatusOK {
 			t.Fatalf("stop: %d %s", stopped.Code, stopped.Body)
 		}

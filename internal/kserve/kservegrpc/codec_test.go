@@ -154,7 +154,11 @@ func TestGroupsAreSkippedLikeByThePlainCodec(t *testing.T) {
 	}
 	for _, data := range [][]byte{
 		group(9, inner), group(7, inner), group(5, deep),
-		{9<<3 | 3}, {9<<3 | 3, 8<<3 | 4}, {9<<3 | 4}, {9<<3 | 3, 9<<3 | 6}, {9<<3 | 3, 1<<3 | 2, 5, 9<<3 | 4},
+		{9<<3 | 3},
+		{9<<3 | 3, 8<<3 | 4},
+		{9<<3 | 4},
+		{9<<3 | 3, 9<<3 | 6},
+		{9<<3 | 3, 1<<3 | 2, 5, 9<<3 | 4},
 		group(9, []byte{8<<3 | 3, 9<<3 | 4, 8<<3 | 4}),
 	} {
 		for size := range 20 {
