@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -62,6 +63,23 @@ func (t BodyTimer) End(err error) (stalled bool) {
 	}
 	// Otherwise the deadline stays set, so that net/http does not wait for the rest of the body.
 	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// mostRest is how much of a body may follow what a handler wants of it, as much as net/http reads
+// itself before it answers.
+const mostRest = 256 << 10
+
+// SkipRest reads what follows in a body whose handler has all that it wants: bytes after the end of
+// compressed data, or after the last part of a form. They must arrive before [BodyTimer.End]:
+// net/http waits for them before it sends an answer, and has no time limit then.
+func SkipRest(body io.Reader) error {
+	switch _, err := io.CopyN(io.Discard, body, mostRest); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("more than %d bytes follow the end of what the body has", mostRest)
 }
 
 // Stopping reports whether a client that did not get on had less time because the server stops.

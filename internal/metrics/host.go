@@ -62,7 +62,8 @@ func (h *host) utilization() (share float64, ok bool) {
 	if now.all <= before.all {
 		return 0, ok
 	}
-	return 1 - float64(now.idle-before.idle)/float64(now.all-before.all), ok
+	// The kernel may count less time of waiting for disks than before.
+	return min(1, 1-float64(now.idle-before.idle)/float64(now.all-before.all)), ok
 }
 
 // cpuTimes are the times that all cores have spent, in ticks.

@@ -57,7 +57,15 @@ func decompress(r *http.Request, encoding string, limits *kserve.Limits, charge 
 		return nil, in.bodyError(err)
 	}
 	defer in.close()
-	return readUnknown(in, limits.Decoded, charge)
+	body, err := readUnknown(in, limits.Decoded, charge)
+	if err != nil {
+		return nil, err
+	}
+	if err := kserve.SkipRest(r.Body); err != nil {
+		body.Release()
+		return nil, in.bodyError(err)
+	}
+	return body, nil
 }
 
 // An inflater decompresses a body and enforces the limits of its size and ratio.

@@ -2,6 +2,7 @@ package kservehttp_test
 
 import (
 	"bytes"
+	"compress/zlib"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -202,12 +203,20 @@ func TestAFullQueueMayHaveTritonsStatus(t *testing.T) {
 func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	_, server := newServer(t, kservehttp.Options{BodyTimeout: 50 * time.Millisecond})
 	before := buf.Live()
-	for _, header := range []string{"Content-Length: 100", "Transfer-Encoding: chunked", "Content-Encoding: gzip\r\nContent-Length: 100"} {
+	var whole strings.Builder // which a Content-Length says more about
+	z := zlib.NewWriter(&whole)
+	if _, err := io.WriteString(z, inferBody); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	for header, body := range map[string]string{
+		"Content-Length: 100": "", "Transfer-Encoding: chunked": "", "Content-Encoding: gzip\r\nContent-Length: 100": "",
+		"Content-Encoding: deflate\r\nContent-Length: 1000": whole.String(),
+	} {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", inferPath, header); err != nil {
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", inferPath, header, body); err != nil {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(conn) // until the server closes

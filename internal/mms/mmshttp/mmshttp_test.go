@@ -492,15 +492,18 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	hasty := httptest.NewServer(Both(f.models, Options{BodyTimeout: 50 * time.Millisecond}))
 	defer hasty.Close()
-	for _, head := range []string{
-		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: 100", "POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked",
-		"POST /models HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100",
+	for head, body := range map[string]string{
+		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: 100":                                                  "",
+		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked":                                           "",
+		"POST /models HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100":                       "",
+		"POST /models?url=m.mar HTTP/1.1\r\nHost: x\r\nContent-Length: 100":                                               "", // which nobody wants
+		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 100": "--b--\r\n",
 	} {
 		conn, err := net.Dial("tcp", hasty.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Write([]byte(head + "\r\n\r\n")); err != nil {
+		if _, err := conn.Write([]byte(head + "\r\n\r\n" + body)); err != nil {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(conn) // until the server closes

@@ -163,6 +163,9 @@ func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool, char
 func (h *handler) withBodyTimeout(w http.ResponseWriter, r *http.Request, read func() error) error {
 	timer := kserve.BeginBody(w, r, h.opts.BodyTimeout)
 	err := read()
+	if err == nil {
+		err = kserve.SkipRest(r.Body)
+	}
 	if timer.End(err) {
 		if timer.Stopping() {
 			return newError(http.StatusServiceUnavailable, "ServiceUnavailableException", "The server is shutting down, and the body of the request has not arrived.")
