@@ -102,7 +102,7 @@ func (b *board) enter(caller string) error {
 	defer b.mu.Unlock()
 	switch own := b.callers[caller]; {
 	case own >= maxOfCaller:
-		return infer.Errorf(infer.Overloaded, "you have %d dashboards open, and no caller may have more; close one", own)
+		return infer.Errorf(infer.Overloaded, "%d dashboards of your account or address are open, and no more are allowed; close one", own)
 	case b.viewers >= maxViewers:
 		return infer.Errorf(infer.Overloaded, "%d dashboards are open, and no more are allowed; retry later", b.viewers)
 	case own > 0 && b.viewers >= maxViewers-keptFree:
