@@ -8,8 +8,12 @@ import (
 // demoteSurplus makes surplus active copies spare ones, and puts the active ones first.
 func (b *builder) demoteSurplus(m int) {
 	b.sortByRank(b.places[m], m)
-	for i := range b.places[m] {
-		b.places[m][i].active = b.places[m][i].active && i < b.wants[m].Active
+	surplus := b.places[m][min(b.wants[m].Active, len(b.places[m])):]
+	if countActive(surplus) == 0 {
+		return
+	}
+	for i := range surplus {
+		surplus[i].active = false
 	}
 	b.sortByRank(b.places[m], m)
 }
