@@ -312,6 +312,12 @@ HOURS ?= 1
 soak: build onnxruntime numpy ## a load of 70 % for HOURS=1 while clients misbehave, workers die and models come and go; in rounds of an hour; resumes
 	tools/soak $(HOURS)
 
+MILLIONS ?= 100
+
+.PHONY: fuzz-inputs
+fuzz-inputs: ## fuzz all targets in turn until MILLIONS=100 of inputs have run; hours, resumes
+	tools/fuzz-inputs $(MILLIONS)
+
 .PHONY: faults
 faults: build onnxruntime numpy ## killed and stopped workers, full disks, few descriptors, slow networks; 10 min
 	go test -tags e2e -count 1 -timeout 30m -v -run '$(FAULTS)' ./test/e2e
