@@ -319,11 +319,12 @@ fuzz-inputs: ## fuzz all targets in turn until MILLIONS=100 of inputs have run; 
 	tools/fuzz-inputs $(MILLIONS)
 
 .PHONY: faults
-faults: build onnxruntime numpy ## killed and stopped workers, full disks, few descriptors, slow networks; 10 min
+faults: build onnxruntime numpy ## killed and stopped workers, full disks, few descriptors, slow and cut networks; 12 min
+	tools/get-versitygw
 	go test -tags e2e -count 1 -timeout 30m -v -run '$(FAULTS)' ./test/e2e
 
 # The tests of test/e2e that inject a fault from outside of the server.
-FAULTS = FullDisk|LogThatCannot|LogNobodyReads|Vanishes|KilledWorker|NoWorkerOutlives|WorkerStarted|WorkerThatCannot|SilentClients|ThatLeave|Misbehave|Panic|MemoryBudget|EndlessRequest|BurstIsRefused|OneBadRequest|IsWrongWithAModel|WrongRequests
+FAULTS = FullDisk|LogThatCannot|LogNobodyReads|Vanishes|KilledWorker|NoWorkerOutlives|WorkerStarted|WorkerThatCannot|SilentClients|ThatLeave|Misbehave|Panic|MemoryBudget|EndlessRequest|BurstIsRefused|OneBadRequest|IsWrongWithAModel|WrongRequests|NetworksThatAre
 
 .PHONY: identity
 identity: build ## tokens of a real OpenID Connect issuer, and a real Envoy that names callers and limits tenants; needs node; 1 min

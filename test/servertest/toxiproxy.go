@@ -40,7 +40,32 @@ func (p *Toxiproxy) Forward(name, upstream string) (listens string) {
 // Delay adds a latency to what is answered through a proxy.
 func (p *Toxiproxy) Delay(name string, milliseconds int) {
 	p.t.Helper()
-	p.Call("/proxies/"+name+"/toxics", map[string]any{"type": "latency", "stream": "downstream", "attributes": map[string]any{"latency": milliseconds}})
+	p.Inject(name, Toxic{"latency", Downstream, map[string]int{"latency": milliseconds}})
+}
+
+// Directions of what flows through a proxy.
+const (
+	Upstream   = "upstream"   // to the server
+	Downstream = "downstream" // to the clients
+)
+
+// A Toxic is a fault in one direction of the connections of a proxy.
+type Toxic struct {
+	Kind       string
+	Stream     string // Upstream or Downstream
+	Attributes map[string]int
+}
+
+// Inject adds a fault to a proxy: to the connections that are open, and to later ones.
+func (p *Toxiproxy) Inject(name string, t Toxic) {
+	p.t.Helper()
+	p.Call("/proxies/"+name+"/toxics", map[string]any{"name": t.Kind + "-" + t.Stream, "type": t.Kind, "stream": t.Stream, "attributes": t.Attributes})
+}
+
+// Remove ends a proxy, and all of its connections.
+func (p *Toxiproxy) Remove(name string) {
+	p.t.Helper()
+	p.Call("/proxies/"+name, nil)
 }
 
 // Call sends a request to the API of the proxy. A nil body means DELETE.
