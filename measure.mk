@@ -182,7 +182,7 @@ bench-replay: build ## record a minute, replay it 14 times, and compare with the
 
 .PHONY: proofs
 proofs: build ## the figures of real models in docs/lab/measurements.md; 10 min, quiet, resumes
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/proofs -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits|LoadInSteps' ./test/proofs -strict
 
 .PHONY: forward
 forward: build numpy ## 128 Python processes, and one array of 600 KB; 10 min, quiet, resumes
@@ -305,6 +305,10 @@ attacks: build ## eight ways to take memory, on a server with a budget of 256 Mi
 .PHONY: overload
 overload: build ## 2, 4 and 10 times what a slow device can do, a minute each; 4 min, quiet
 	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProofOverloadOnASlowDevice' ./test/proofs -strict
+
+.PHONY: steps
+steps: build ## a tenth of what a slow device can do, one and a half times that, and a tenth again: how soon the latency is back; 6 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofALoadInSteps$$' ./test/proofs -strict
 
 HOURS ?= 1
 

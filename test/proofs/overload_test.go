@@ -170,22 +170,8 @@ func TestProofOverloadOnASlowDevice(t *testing.T) {
 		t.Skip("it takes its time")
 	}
 	const within = 400 * time.Millisecond
-	settings := func(more string) string {
-		return `
-			backend: "simulated"
-			max_batch_size: 8
-			input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]
-			output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
-			instance_group [ { count: 1 } ]
-			dynamic_batching { max_queue_delay_microseconds: 0 }
-			parameters { key: "fixed_us" value { string_value: "38420" } }
-			parameters { key: "per_row_us" value { string_value: "1186" } }
-		` + more
-	}
-	s := servertest.Start(t, servertest.Repository(t, map[string]string{"plain": settings(""), "bounded": settings(objective(within))}))
-	request := func(model string) *client.Request {
-		return &client.Request{Model: model, Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{2, 16}, Data: make([]byte, 2*16*4)}}}
-	}
+	s := startSlowDevice(t, within)
+	request := slowDeviceRequest
 	c := servertest.Crowd{Clients: 16, Sharing: 2, Request: func(int) *client.Request { return request("plain") }, During: servertest.For(*overloadLasts / 2)}
 	capacity := c.Run(t, s).PerSecond()
 	t.Logf("it can do %.1f requests a second", capacity)
@@ -200,6 +186,30 @@ func TestProofOverloadOnASlowDevice(t *testing.T) {
 		servertest.Judge(t, gate+"p99 until refused, ms", measure.AtMost(5), []float64{got.refusedWithin(0.99).Seconds() * 1e3})
 		servertest.Judge(t, gate+"growth of memory, MiB", measure.AtMost(16), []float64{float64(s.Resident()-before) / 1024})
 	}
+}
+
+// startSlowDevice runs a device that is slow as the models plain, and bounded, which has an
+// objective. A batch takes 38 ms and a millisecond for each row.
+func startSlowDevice(t *testing.T, within time.Duration) *servertest.Server {
+	t.Helper()
+	settings := func(more string) string {
+		return `
+			backend: "simulated"
+			max_batch_size: 8
+			input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]
+			output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
+			instance_group [ { count: 1 } ]
+			dynamic_batching { max_queue_delay_microseconds: 0 }
+			parameters { key: "fixed_us" value { string_value: "38420" } }
+			parameters { key: "per_row_us" value { string_value: "1186" } }
+		` + more
+	}
+	return servertest.Start(t, servertest.Repository(t, map[string]string{"plain": settings(""), "bounded": settings(objective(within))}))
+}
+
+// slowDeviceRequest has two rows.
+func slowDeviceRequest(model string) *client.Request {
+	return &client.Request{Model: model, Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{2, 16}, Data: make([]byte, 2*16*4)}}}
 }
 
 func objective(within time.Duration) string {
