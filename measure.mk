@@ -303,7 +303,7 @@ attacks: build ## eight ways to take memory, on a server with a budget of 256 Mi
 	go test -tags e2e -count 1 -timeout 10m -v -run TestRequestsStayWithinTheMemoryBudget ./test/e2e -attacks
 
 .PHONY: overload
-overload: build ## 2, 4 and 10 times what a slow device can do, a minute each; 4 min, quiet
+overload: build ## 2, 4 and 10 times what a slow device can do, 7 times 10 s each; 5 min, quiet
 	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProofOverloadOnASlowDevice' ./test/proofs -strict
 
 .PHONY: steps
