@@ -50,7 +50,7 @@ const (
 //
 // With idle, no request is in flight. Then all calls without an answer are reset for which grpc
 // waits: it does not run a method with one message before the client has said that no other
-// follows.
+// follows. A later call without idle does not end that.
 func (m *Meter) Refuse(grace time.Duration, idle bool) {
 	if m == nil {
 		return
@@ -61,7 +61,7 @@ func (m *Meter) Refuse(grace time.Duration, idle bool) {
 	if idle {
 		m.refusing.Store(unfinished)
 	} else {
-		m.refusing.Store(unread)
+		m.refusing.CompareAndSwap(0, unread) // an idle server calls it both ways at once, in any order
 	}
 	for c := range m.conns {
 		c.mu.Lock()

@@ -29,6 +29,34 @@ type stoppable struct {
 func (s *stoppable) Drain()        { close(s.stop) }
 func (s *stoppable) InFlight() int { return int(s.inFlight.Load()) }
 
+// openGRPC opens a port of a gRPC server, and returns its address.
+func openGRPC(t *testing.T, d Drainer, backend *kservetest.Server, opts kservegrpc.Options) (*Ports, string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := GRPC("", kservegrpc.New(backend, backend, backend, opts), opts.Meter, "")
+	port.listen = func() (net.Listener, error) { return listener, nil }
+	ports, err := Open(d, []Port{port}, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports, listener.Addr().String()
+}
+
+// inference returns a request as it is sent.
+func inference(t *testing.T) []byte {
+	t.Helper()
+	encoded, err := proto.Marshal(&kservepb.ModelInferRequest{ModelName: "failing", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{
+		Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 4}, Contents: &kservepb.InferTensorContents{Fp32Contents: []float32{1, 2, 3, 4}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return http2test.Message(encoded)
+}
+
 // TestAServerDoesNotWaitForUnfinishedCallsForLong has calls without a message, with half of one, and
 // with one that may not be the last, while another one runs. A connection has not sent anything.
 func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
@@ -44,29 +72,14 @@ func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 		return ctx.Err()
 	}
 	meter := &http2meter.Meter{}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := GRPC("", kservegrpc.New(backend, backend, backend, kservegrpc.Options{Meter: meter}), meter, "")
-	port.listen = func() (net.Listener, error) { return listener, nil }
-	ports, err := Open(d, []Port{port}, Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	silent, err := net.Dial("tcp", listener.Addr().String())
+	ports, address := openGRPC(t, d, backend, kservegrpc.Options{Meter: meter})
+	silent, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	encoded, err := proto.Marshal(&kservepb.ModelInferRequest{ModelName: "failing", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{
-		Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 4}, Contents: &kservepb.InferTensorContents{Fp32Contents: []float32{1, 2, 3, 4}},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	message := http2test.Message(encoded)
-	c := http2test.Dial(t, listener.Addr().String())
+	message := inference(t)
+	c := http2test.Dial(t, address)
 	c.Headers(1, "ModelInfer")
 	c.Headers(3, "ModelInfer")
 	c.Data(3, message[:len(message)-1], false, time.Minute)
@@ -107,5 +120,33 @@ func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 	}
 	if running, stream := c.Status(11), c.Status(7); running != "0" || stream != "14" {
 		t.Errorf("status %q of the call that ran, %q of the stream, want 0 and 14", running, stream)
+	}
+}
+
+// TestAnIdleServerDoesNotWaitForClientsForLong has nothing in flight from the start.
+func TestAnIdleServerDoesNotWaitForClientsForLong(t *testing.T) {
+	for name, begin := range map[string]func(t *testing.T, address string){
+		"a message that may not be the last": func(t *testing.T, address string) {
+			c := http2test.Dial(t, address)
+			c.Headers(1, "ModelInfer")
+			c.Data(1, inference(t), false, time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // grpc waits 5 s for a client that does not answer its ping
+			backend := kservetest.New(t, kservetest.Recorded...)
+			d := &stoppable{stop: make(chan struct{})}
+			backend.Stop = d.stop
+			ports, address := openGRPC(t, d, backend, kservegrpc.Options{Meter: &http2meter.Meter{}})
+			begin(t, address)
+			time.Sleep(linger / 4) // until grpc has read it
+			began := time.Now()
+			if err := ports.Stop(time.Minute); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took < linger || took > 20*linger {
+				t.Errorf("stopped after %v, want some seconds", took)
+			}
+		})
 	}
 }
