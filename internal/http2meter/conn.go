@@ -461,7 +461,8 @@ func (c *conn) refuseLater() {
 }
 
 // refuse resets the streams that grpc waits for; see [Meter.Refuse]. It runs again after the next
-// stream has begun.
+// stream has begun, and until grpc has read the frames. It closes a connection whose other streams
+// have ended if grpc does not read them within the grace, because the client stopped within a frame.
 func (c *conn) refuse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -472,16 +473,30 @@ func (c *conn) refuse() {
 	if !c.begun || c.closed {
 		return
 	}
-	reset := false
+	now, grace := time.Now(), time.Duration(c.meter.grace.Load())
+	reset, stuck, others, again := false, false, false, false
 	for id, s := range c.streams {
-		if s.awaitedByGRPC(c.meter.refusing.Load()) {
+		switch {
+		case s.awaitedByGRPC(c.meter.refusing.Load()):
 			c.meter.refused.Add(1)
 			c.resetStream(id, s, refusedStream)
-			s.reading = progress{time.Now(), s.received}
+			s.reading = progress{now, s.received}
 			reset = true
+		case !s.reset:
+			others = true
+		case s.reading.stalled(now, s.received, grace):
+			stuck = true
 		}
+		again = again || s.reset
+	}
+	if stuck && !reset && !others {
+		_ = c.Conn.Close()
+		return
 	}
 	if reset {
 		c.interrupt()
+	}
+	if again {
+		c.refuseLater()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +77,56 @@ func TestCallsThatGRPCWaitsForAreRefusedWhenTheServerStops(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAConnectionWhoseClientStoppedWithinAFrameIsClosedWhenTheServerStops has clients that send a part
+// of a frame. grpc cannot be given a reset within it.
+func TestAConnectionWhoseClientStoppedWithinAFrameIsClosedWhenTheServerStops(t *testing.T) {
+	const grace = time.Second
+	data := framed(t, func(f *http2.Framer) error { return f.WriteData(1, false, message(100, 100)) })
+	other := framed(t, func(f *http2.Framer) error {
+		return errors.Join(
+			f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x82}, EndHeaders: true}),
+			f.WriteData(3, true, message(100, 100)),
+		)
+	})
+	answer := framed(t, func(f *http2.Framer) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x88}, EndHeaders: true, EndStream: true})
+	})
+	for _, test := range []struct {
+		name    string
+		sent    []byte
+		answers time.Duration // after which stream 3 ends, if it is not 0
+		want    time.Duration // 0 means that the connection stays open
+	}{
+		{"whole frames", slices.Concat(call(t), data), 0, 0},
+		{"a part of a payload", slices.Concat(call(t), data[:50]), 0, 2 * grace},
+		{"a part of a header", slices.Concat(call(t), data[:headerSize-1]), 0, 2 * grace},
+		{"beside a call that runs", slices.Concat(call(t), other, data[:50]), 5*grace + grace/2, 6 * grace},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &Meter{}
+			server, client := pipe(t, m)
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			var ended time.Duration
+			began := time.Now()
+			go func() { _, _ = io.Copy(io.Discard, server); ended = time.Since(began) }()
+			_, _ = client.Write(append([]byte(clientPreface), test.sent...))
+			m.Refuse(grace, true)
+			if test.answers > 0 {
+				time.Sleep(test.answers)
+				_, _ = server.Write(answer)
+			}
+			time.Sleep(10 * grace)
+			synctest.Wait()
+			if ended != test.want {
+				t.Errorf("%s: the connection ended after %v, want %v; 0 means never", test.name, ended, test.want)
+			}
+			if got := m.State(); got != (State{Refused: 1}) {
+				t.Errorf("%s: counted %+v, want 1 refused call", test.name, got)
+			}
+		})
+	}
 }
 
 // TestAConnectionThatHasNotBegunIsClosedWhenTheServerStops has one client that sends nothing, one

@@ -58,7 +58,8 @@ func inference(t *testing.T) []byte {
 }
 
 // TestAServerDoesNotWaitForUnfinishedCallsForLong has calls without a message, with half of one, and
-// with one that may not be the last, while another one runs. A connection has not sent anything.
+// with one that may not be the last, while another one runs. One connection has sent half of a frame,
+// and another one nothing.
 func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 	backend := kservetest.New(t, kservetest.Recorded...)
 	d := &stoppable{stop: make(chan struct{})}
@@ -79,6 +80,9 @@ func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 	}
 	defer func() { _ = silent.Close() }()
 	message := inference(t)
+	half := http2test.Dial(t, address)
+	half.Headers(1, "ModelInfer")
+	half.Half(1, message)
 	c := http2test.Dial(t, address)
 	c.Headers(1, "ModelInfer")
 	c.Headers(3, "ModelInfer")
@@ -98,7 +102,7 @@ func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 	}
 	began, stopped := time.Now(), make(chan error, 1)
 	go func() { stopped <- ports.Stop(time.Minute) }()
-	for meter.State().Refused < 3 && time.Since(began) < 10*linger {
+	for meter.State().Refused < 4 && time.Since(began) < 10*linger {
 		time.Sleep(time.Millisecond)
 	}
 	close(leave)
@@ -130,6 +134,11 @@ func TestAnIdleServerDoesNotWaitForClientsForLong(t *testing.T) {
 			c := http2test.Dial(t, address)
 			c.Headers(1, "ModelInfer")
 			c.Data(1, inference(t), false, time.Minute)
+		},
+		"half of a frame": func(t *testing.T, address string) {
+			c := http2test.Dial(t, address)
+			c.Headers(1, "ModelInfer")
+			c.Half(1, inference(t))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

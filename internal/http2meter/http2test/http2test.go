@@ -168,6 +168,19 @@ func (c *Conn) Data(stream uint32, data []byte, end bool, patience time.Duration
 	return true
 }
 
+// Half sends the start of a DATA frame, without the second half of the data. Nothing can be sent
+// after it.
+func (c *Conn) Half(stream uint32, data []byte) bool {
+	return c.write(func() error {
+		var whole bytes.Buffer
+		if err := http2.NewFramer(&whole, nil).WriteData(stream, false, data); err != nil {
+			return err
+		}
+		_, err := c.net.Write(whole.Bytes()[:whole.Len()-len(data)/2])
+		return err
+	})
+}
+
 // take returns how much of size the windows allow now, or 0 if they do not within patience.
 func (c *Conn) take(stream uint32, size int, patience time.Duration) int {
 	until := time.Now().Add(patience)
