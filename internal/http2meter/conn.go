@@ -196,6 +196,14 @@ func (c *inbound) data(f *frame, part []byte) {
 	}
 }
 
+// dataSize returns the size of a DATA frame that has ended, without its padding.
+func (c *inbound) dataSize(f *frame) int {
+	if f.size == 0 || f.flags&flagPadded == 0 {
+		return f.size
+	}
+	return f.size - 1 - c.pad // less than 0 if the frame is invalid; grpc ends the connection
+}
+
 func (c *inbound) setInitialWindow(size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +227,7 @@ func (c *inbound) end(f *frame) (stop bool) {
 	case frameData:
 		if s != nil {
 			s.allowed -= int64(f.size)
-			s.hold(f.size)
+			s.hold(c.dataSize(f), f.size)
 			(*conn)(c).chargeHeld(f.stream, s)
 		}
 		if s != nil && s.partial() {
@@ -280,6 +288,7 @@ func (c *conn) forget(id uint32) {
 		s.charge.Close()
 		s.held.Close()
 		s.call.Close()
+		s.chunks = nil
 		delete(c.streams, id)
 		c.spare = s
 	}
@@ -321,6 +330,7 @@ func (c *conn) resetStream(id uint32, s *stream, code uint32) {
 	s.reset = true
 	s.charge.Close()
 	s.held.Close()
+	s.chunks = nil
 	c.toGRPC = appendReset(c.toGRPC, id, code)
 	c.toClient = appendReset(c.toClient, id, code)
 	c.sweepLater() // in case the frames are not taken

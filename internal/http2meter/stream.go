@@ -21,10 +21,10 @@ type stream struct {
 
 	// What has arrived after the first message, and grpc may not have read: it reads the first one at
 	// once, and each other one when its receiver asks for it. The window of the stream bounds it.
-	follows bool // what arrives follows the first message
-	unread  int64
-	memory  int64 // for unread
-	density int64 // most memory for 1024 bytes of a frame in unread
+	follows bool    // what arrives follows the first message
+	chunks  []chunk // in the order in which grpc reads them
+	unread  int64   // sum of chunks
+	memory  int64   // sum of chunks
 	held    budget.Charge
 
 	call budget.Charge // for the stream itself: a client may leave it open for ever, without a message
@@ -40,28 +40,44 @@ type stream struct {
 	reset    bool // the client was sent RST_STREAM
 }
 
-// hold counts a DATA frame that has ended.
-func (s *stream) hold(size int) {
-	if s.follows && size > 0 {
+// A chunk is one frame that grpc may not have read, or several that take at most heldStep of
+// memory: a chunk for each frame would take much memory itself if the frames have one byte.
+type chunk struct {
+	unread int32 // bytes, without padding
+	memory int32
+}
+
+// hold counts a DATA frame that has ended. data is its size without padding, which grpc counts as
+// read at once.
+func (s *stream) hold(data, size int) {
+	if s.follows && data > 0 && !s.reset {
 		memory := memoryOf(size)
-		s.unread += int64(size)
+		s.unread += int64(data)
 		s.memory += memory
-		s.density = max(s.density, memory<<10/int64(size)+1)
+		last := len(s.chunks) - 1
+		if last < 0 || int64(s.chunks[last].memory)+memory > heldStep {
+			s.chunks = append(s.chunks, chunk{})
+			last++
+		}
+		s.chunks[last].unread += int32(data)
+		s.chunks[last].memory += int32(memory)
 	}
 	s.follows = s.arrived
 }
 
 // trim leaves out what grpc has read, as far as it has said so: it extends the window after a
-// quarter of it. window is that of a new stream. trim does not know which frames grpc has read, and
-// takes them for those that take the least memory.
+// quarter of it. window is that of a new stream. A chunk counts until grpc has read all of it.
+//
+// To multiply unread by the memory of the densest frame is not enough: after a single small frame,
+// the charge for a client that always has something unread would grow for ever.
 func (s *stream) trim(window int64) {
-	unread := max(0, window-s.allowed)
-	if s.unread <= unread {
-		return
+	unread, read := window-s.allowed, 0
+	for ; read < len(s.chunks) && s.unread-int64(s.chunks[read].unread) >= unread; read++ {
+		s.unread -= int64(s.chunks[read].unread)
+		s.memory -= int64(s.chunks[read].memory)
 	}
-	s.unread = unread
-	if s.memory = min(s.memory, unread*s.density>>10); unread == 0 {
-		s.density = 0
+	if s.chunks = s.chunks[read:]; len(s.chunks) == 0 {
+		s.chunks = nil
 	}
 }
 
