@@ -34,9 +34,13 @@ type Meter struct {
 	refusing atomic.Int32 // one of unread and unfinished once Refuse was called
 	grace    atomic.Int64 // of Refuse
 
-	mu    sync.Mutex // guards the following; locked before that of a connection
-	conns map[*conn]struct{}
+	mu         sync.Mutex // guards the following; locked before that of a connection
+	conns      map[*conn]struct{}
+	handshakes map[*handshake]struct{}
 }
+
+// A handshake is that of one connection.
+type handshake struct{ net.Conn }
 
 // What Refuse refuses.
 const (
@@ -45,8 +49,8 @@ const (
 )
 
 // Refuse makes clients get on while the server stops: a call whose first message does not arrive
-// within grace is reset, and a connection that has not begun by then is closed. They would delay
-// the end of grpc, which waits for all calls. Clients see UNAVAILABLE, or make the call elsewhere.
+// within grace is reset, and a connection that has not begun by then is closed, also during its TLS
+// handshake. They would delay the end of grpc, which waits for all calls. Clients see UNAVAILABLE, or make the call elsewhere.
 //
 // With idle, no request is in flight. Then all calls without an answer are reset for which grpc
 // waits: it does not run a method with one message before the client has said that no other
@@ -68,6 +72,41 @@ func (m *Meter) Refuse(grace time.Duration, idle bool) {
 		c.refuseLater()
 		c.mu.Unlock()
 	}
+	for h := range m.handshakes {
+		m.refuseHandshake(h)
+	}
+}
+
+// Handshaking makes m close c when the server stops, until done is called. grpc waits for
+// handshakes, and [Meter.Conn] is called only after them.
+func (m *Meter) Handshaking(c net.Conn) (done func()) {
+	h := &handshake{c}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.handshakes == nil {
+		m.handshakes = map[*handshake]struct{}{}
+	}
+	m.handshakes[h] = struct{}{}
+	if m.refusing.Load() != 0 {
+		m.refuseHandshake(h)
+	}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.handshakes, h)
+	}
+}
+
+// refuseHandshake closes a connection after the grace of [Meter.Refuse] if its handshake has not
+// ended by then.
+func (m *Meter) refuseHandshake(h *handshake) {
+	time.AfterFunc(time.Duration(m.grace.Load()), func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if _, ok := m.handshakes[h]; ok {
+			_ = h.Close() // grpc notices
+		}
+	})
 }
 
 func (m *Meter) add(c *conn) {

@@ -2,6 +2,7 @@ package listen
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"slices"
@@ -10,10 +11,12 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/http2meter/http2test"
+	"github.com/shoal-serving/shoal/internal/identity/identitytest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -129,25 +132,40 @@ func TestAServerDoesNotWaitForUnfinishedCallsForLong(t *testing.T) {
 
 // TestAnIdleServerDoesNotWaitForClientsForLong has nothing in flight from the start.
 func TestAnIdleServerDoesNotWaitForClientsForLong(t *testing.T) {
-	for name, begin := range map[string]func(t *testing.T, address string){
-		"a message that may not be the last": func(t *testing.T, address string) {
+	cert, err := tls.LoadX509KeyPair(identitytest.NewCA(t).Issue(t, "server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name        string
+		credentials credentials.TransportCredentials
+		begin       func(t *testing.T, address string)
+	}{
+		{"a message that may not be the last", nil, func(t *testing.T, address string) {
 			c := http2test.Dial(t, address)
 			c.Headers(1, "ModelInfer")
 			c.Data(1, inference(t), false, time.Minute)
-		},
-		"half of a frame": func(t *testing.T, address string) {
+		}},
+		{"half of a frame", nil, func(t *testing.T, address string) {
 			c := http2test.Dial(t, address)
 			c.Headers(1, "ModelInfer")
 			c.Half(1, inference(t))
-		},
+		}},
+		{"no handshake", credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}}), func(t *testing.T, address string) {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // grpc waits 5 s for a client that does not answer its ping
 			backend := kservetest.New(t, kservetest.Recorded...)
 			d := &stoppable{stop: make(chan struct{})}
 			backend.Stop = d.stop
-			ports, address := openGRPC(t, d, backend, kservegrpc.Options{Meter: &http2meter.Meter{}})
-			begin(t, address)
+			ports, address := openGRPC(t, d, backend, kservegrpc.Options{Credentials: test.credentials, Meter: &http2meter.Meter{}})
+			test.begin(t, address)
 			time.Sleep(linger / 4) // until grpc has read it
 			began := time.Now()
 			if err := ports.Stop(time.Minute); err != nil {

@@ -26,7 +26,9 @@ func newMetered(c credentials.TransportCredentials, meter *http2meter.Meter) *me
 
 // ServerHandshake implements [credentials.TransportCredentials].
 func (m *metered) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	done := m.meter.Handshaking(raw)
 	c, info, err := m.TransportCredentials.ServerHandshake(raw)
+	done()
 	if err != nil {
 		return nil, nil, err
 	}
