@@ -10,7 +10,7 @@ var (
 	budgetTotal     = desc("shoal_memory_budget_bytes", "Memory that all requests may hold together")
 	budgetUsed      = desc("shoal_memory_budget_used_bytes", "Memory that requests are charged for now")
 	budgetRejected  = desc("shoal_memory_budget_rejections_total", "Charges that did not fit the memory budget; each rejects a request")
-	streamsReset    = desc("shoal_grpc_streams_reset_total", "gRPC calls that were reset because their message did not fit the memory budget, or because the client did not send or read", "reason")
+	streamsReset    = desc("shoal_grpc_streams_reset_total", "gRPC calls that were reset because their message did not fit the memory budget, because the client did not send or read, or because the server stopped", "reason")
 	connectionsOpen = desc("shoal_connections", "TCP connections that are open, of all ports")
 	connectionsOver = desc("shoal_connections_refused_total", "TCP connections that were closed because too many were open")
 	unauthenticated = desc("shoal_unauthenticated_requests_total", "Requests that were refused because their caller could not be authenticated")
@@ -52,6 +52,7 @@ func (l limits) Collect(out chan<- prometheus.Metric) {
 		state := l.GRPC.State()
 		out <- counter(streamsReset, state.OverBudget, "memory_budget")
 		out <- counter(streamsReset, state.Stalled, "stalled")
+		out <- counter(streamsReset, state.Refused, "stopping")
 	}
 	if l.Connections != nil {
 		open, refused := l.Connections()

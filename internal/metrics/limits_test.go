@@ -23,7 +23,7 @@ func TestTheUseOfLimitsIsExported(t *testing.T) {
 	}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, line := range []string{
 		"shoal_memory_budget_bytes 1000", "shoal_memory_budget_used_bytes 300", "shoal_memory_budget_rejections_total 1",
-		`shoal_grpc_streams_reset_total{reason="memory_budget"} 0`, `shoal_grpc_streams_reset_total{reason="stalled"} 0`,
+		`shoal_grpc_streams_reset_total{reason="memory_budget"} 0`, `shoal_grpc_streams_reset_total{reason="stalled"} 0`, `shoal_grpc_streams_reset_total{reason="stopping"} 0`,
 		"shoal_connections 7", "shoal_connections_refused_total 8",
 	} {
 		if !strings.Contains(rec.Body.String(), line+"\n") {
