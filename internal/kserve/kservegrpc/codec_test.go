@@ -188,6 +188,36 @@ func TestALongGroupIsNotCopied(t *testing.T) {
 	}
 }
 
+// A countedPiece counts how often its data is looked at.
+type countedPiece struct {
+	mem.Buffer
+	looks *int
+}
+
+func (c countedPiece) ReadOnlyData() []byte { *c.looks++; return c.Buffer.ReadOnlyData() }
+
+// TestManyPiecesCostTimeInProportion has messages that came in frames of a byte. Each piece used to be
+// looked at again for each field before it.
+func TestManyPiecesCostTimeInProportion(t *testing.T) {
+	for name, field := range map[string][]byte{
+		"unknown fields":   appendField(nil, 100, []byte("abc")),
+		"groups":           group(100, appendField(nil, 1, nil)),
+		"shapes of inputs": appendField(nil, 5, appendField(nil, 3, []byte{1})),
+		"typed contents":   appendField(nil, 5, appendField(nil, 5, appendField(nil, 3, []byte{1}))),
+	} {
+		data, looks := bytes.Repeat(field, 2000), 0
+		var message mem.BufferSlice
+		for piece := range slices.Chunk(data, 1) {
+			message = append(message, countedPiece{mem.SliceBuffer(piece), &looks})
+		}
+		var r request
+		r.read(message, noLimits(), nil)
+		if per := looks / len(data); r.err != nil || per > 50 {
+			t.Errorf("%s: each of %d pieces was looked at %d times, %v", name, len(data), per, r.err)
+		}
+	}
+}
+
 func TestOnlyTensorsThatAreSpreadAreCopied(t *testing.T) {
 	in := &kservepb.ModelInferRequest{RawInputContents: [][]byte{bytes.Repeat([]byte("a"), 100), bytes.Repeat([]byte("b"), 100), bytes.Repeat([]byte("c"), 50)}}
 	data, err := proto.Marshal(in)

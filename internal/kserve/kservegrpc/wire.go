@@ -43,7 +43,9 @@ func (w *wire) peek() []byte {
 	}
 	n := copy(w.border[:], here)
 	for _, piece := range w.pieces {
-		n += copy(w.border[n:], piece.ReadOnlyData())
+		if n += copy(w.border[n:], piece.ReadOnlyData()); n == len(w.border) {
+			break // a message may have very many pieces
+		}
 	}
 	return w.border[:n]
 }
