@@ -195,6 +195,36 @@ func TestProofOverloadOnASlowDevice(t *testing.T) {
 	}
 }
 
+// TestProofOverloadOfATextRecogniser floods a model that takes all cores, which the clients need,
+// too, with twice what it can do. Its configuration has an objective and nothing else.
+func TestProofOverloadOfATextRecogniser(t *testing.T) {
+	if !*servertest.Strict {
+		t.Skip("it takes its time")
+	}
+	onnxtest.Library(t)
+	const times, within = 2, 500 * time.Millisecond
+	file := servertest.RealModel(t, "text_recognition")
+	s := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{
+		"plain": {File: file, Config: "max_batch_size: 8 dynamic_batching { }"}, "bounded": {File: file, Config: "max_batch_size: 8 dynamic_batching { } " + objective(within)},
+	}))
+	for _, model := range []string{"plain", "bounded"} {
+		s.AwaitMeasured(t, model)
+	}
+	var inTime, refused []float64
+	for range servertest.Rounds() {
+		c := servertest.Crowd{Clients: 16, Sharing: 2, Request: func(int) *client.Request { return servertest.BlackLine("plain") }, During: servertest.For(*overloadLasts / 2)}
+		capacity := c.Run(t, s).PerSecond()
+		f := flood{rate: times * capacity, within: within, warm: 2 * within, lasts: *overloadLasts, request: servertest.BlackLine("bounded")}
+		got := f.run(t, s)
+		t.Logf("of %.1f requests a second %.1f %%, %v", capacity, 100*got.perSecond()/capacity, got)
+		inTime = append(inTime, got.perSecond()/capacity)
+		refused = append(refused, got.refusedWithin(0.99).Seconds()*1e3)
+	}
+	gate := fmt.Sprintf("overload: text recogniser at %d times its capacity, ", times)
+	servertest.Judge(t, gate+"share in time", measure.AtLeast(0.95), inTime)
+	servertest.Judge(t, gate+"p99 until refused, ms", measure.Nothing(), refused)
+}
+
 // startSlowDevice runs a device that is slow as the models plain, and bounded, which has an
 // objective. A batch takes 38 ms and a millisecond for each row.
 func startSlowDevice(t *testing.T, within time.Duration) *servertest.Server {
