@@ -91,10 +91,10 @@ func TestAClientThatStaysBehindIsChargedForWhatIsUnread(t *testing.T) {
 			type sent struct{ data, size int }
 			var unread []sent // by the server, the oldest first
 			all := budget.New(64 << 20)
-			w := newWire(call(t, tiny), 0)
+			w := &inOneRead{wire: newWire(nil, 0), sent: append([]byte(clientPreface), call(t, tiny)...)}
 			c := (&Meter{Budget: all}).Conn(w)
 			receive := func(frames []byte) {
-				w.in.Reset(frames)
+				w.sent = frames
 				if _, err := io.Copy(io.Discard, c); err != nil {
 					t.Fatal(err)
 				}
