@@ -354,6 +354,9 @@ func (w *soakWorld) goroutines() int {
 // checkSamples logs how what the server held has changed in the second half. In a long soak memory
 // may grow by 1 % in an hour, and the rest not at all.
 func (w *soakWorld) checkSamples() {
+	if len(w.samples) == 0 {
+		return // it failed before
+	}
 	half := w.samples[len(w.samples)/2:]
 	for _, held := range []struct {
 		what string
