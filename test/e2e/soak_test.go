@@ -114,7 +114,8 @@ func fleetingName(i int) string { return fmt.Sprint("fleeting-", i) }
 func soakRepository(t *testing.T) string {
 	t.Helper()
 	dir := misbehavingRepository(t)
-	const perRow = `dynamic_batching { } parameters { key: "per_row_us" value { string_value: "500" } }`
+	// A test that had to wait for a core sends what was due meanwhile at once.
+	const perRow = `dynamic_batching { default_queue_policy { max_queue_size: 10000 } } parameters { key: "per_row_us" value { string_value: "500" } }`
 	servertest.AddModel(t, dir, "device", servertest.ONNXModel{Config: servertest.Config(12*time.Millisecond, "1", perRow)})
 	for i := range fleetingCount {
 		m := servertest.ONNXModel{Config: servertest.Config(time.Millisecond, "1", "dynamic_batching { }")}
