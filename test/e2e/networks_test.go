@@ -102,9 +102,7 @@ func TestNetworksThatAreSlowOrCutHarmNobody(t *testing.T) {
 	}
 	w.requests = slices.DeleteFunc(w.requests, func(q knownRequest) bool { return q.Model == "large" }) // there is none here
 	w.askAll()
-	if err := s.Web().Close(); err != nil {
-		t.Fatal(err)
-	}
+	w.closeWeb()
 	before := w.settled()
 
 	stop := w.askMeanwhile()
@@ -129,7 +127,7 @@ func TestNetworksThatAreSlowOrCutHarmNobody(t *testing.T) {
 	if strings.Contains(s.Log(), "panic") {
 		t.Errorf("the server has recovered from a panic:\n%s", s.Log())
 	}
-	servertest.HTTPClient.CloseIdleConnections()
+	w.closeWeb()
 	w.settled()
 	w.checkGoroutines()
 }
