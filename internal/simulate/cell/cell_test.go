@@ -4,6 +4,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -289,6 +290,38 @@ func (p halves) Decide(now batching.Time, line batching.Line) batching.Decision 
 	d := p.Policy.Decide(now, line)
 	d.Take = (d.Take + 1) / 2
 	return d
+}
+
+// The cell decides in the next round what to do about nodes that died. Until then proxies keep their
+// copies, even if another copy becomes ready.
+func TestProxiesLearnOfReadyCopiesButNotOfDeadNodes(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		c, err := newCell(small(0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		routed := func(n int32) bool {
+			return slices.ContainsFunc(c.routes, func(r route) bool {
+				return slices.ContainsFunc(slices.Concat(r.active, r.spare), func(to *copyOf) bool { return to.node == n })
+			})
+		}
+		for m := range c.routes {
+			c.routes[m] = route{home: -1}
+		}
+		if c.look(); routed(0) {
+			t.Fatal("proxies learn of copies although none became ready")
+		}
+		c.control.loading = []Time{0}
+		if dies {
+			c.kill(1)
+		}
+		if c.look(); routed(0) == dies {
+			t.Errorf("a node died: %v, and proxies learn of copies that are ready: %v", dies, !dies)
+		}
+		if c.round(); !routed(0) || routed(1) == dies {
+			t.Errorf("a node died: %v, and after a round proxies know its copies: %v, and those of another: %v", dies, routed(1), routed(0))
+		}
+	}
 }
 
 // A proxy is an Envoy: it counts the failures of each model by itself.

@@ -21,6 +21,7 @@ type control struct {
 	silent   bool             // reports have stopped
 	stepped  Time             // of the last steps
 	loading  []Time           // when copies that were ordered will be ready
+	died     bool             // a node has died since the last round
 	allEqual bool             // all copies are active
 }
 
@@ -99,6 +100,7 @@ func (c *cell) reports() (all []placement.Node) {
 // round is one round of reports, plan and orders.
 func (c *cell) round() {
 	k := &c.control
+	k.died = false
 	c.takeReports()
 	nodes := c.reports()
 	if k.allEqual {
@@ -125,10 +127,12 @@ func (c *cell) round() {
 // lookEvery is how often proxies learn of copies that have become ready: nodes report that at once.
 const lookEvery = time.Second
 
+// look routes to copies that have become ready since the last round, unless a node has died since
+// then: proxies keep its copies until the next round, which decides whether the plan is frozen.
 func (c *cell) look() {
 	k := &c.control
 	isReady := func(at Time) bool { return at <= c.now }
-	if !k.silent && k.plan.Frozen == "" && slices.ContainsFunc(k.loading, isReady) {
+	if !k.silent && !k.died && k.plan.Frozen == "" && slices.ContainsFunc(k.loading, isReady) {
 		k.loading = slices.DeleteFunc(k.loading, isReady)
 		c.updateRoutes(nil)
 	}

@@ -117,7 +117,7 @@ func (c *cell) kill(i int32) {
 	if n.dead {
 		return
 	}
-	n.dead = true
+	n.dead, c.control.died = true, true
 	c.order.set(i, never)
 	broke := make([]*request, 0, len(n.inFlight))
 	for r := range n.inFlight {
