@@ -256,6 +256,10 @@ func (d *onDemand) join(ctx context.Context, name string) (*flight, error) {
 		}
 	}
 	f := m.flight
+	if f.unload {
+		d.counts.Refused++
+		return nil, refuse(name, m.load, beingUnloaded, name)
+	}
 	if deadline, ok := ctx.Deadline(); ok && f.ready.After(deadline) {
 		d.counts.Refused++
 		return nil, refuse(name, f.ready.Sub(now), "model %q is being loaded, which takes about %v, longer than the request's deadline allows", name, f.ready.Sub(now).Round(time.Millisecond))
@@ -268,6 +272,8 @@ func (d *onDemand) join(ctx context.Context, name string) (*flight, error) {
 	d.counts.Waited++
 	return f, nil
 }
+
+const beingUnloaded = "model %q is being unloaded"
 
 // refuse returns the error of a request whose model cannot be loaded in time.
 func refuse(name string, retry time.Duration, format string, args ...any) error {
@@ -393,7 +399,7 @@ func sizeOf(root string) (size int64) {
 // beginLocked begins to load a model, if there is or can be made room for it.
 func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
 	if m.state == going {
-		return refuse(name, m.load, "model %q is being unloaded", name)
+		return refuse(name, m.load, beingUnloaded, name)
 	}
 	if d.loading >= d.opts.Queue {
 		return d.refuseLocked(now, m, refuse(name, cmp.Or(m.load, time.Second), "model %q is not loaded, and %d other models are being loaded", name, d.loading), refusedFor)
@@ -498,8 +504,9 @@ func (d *onDemand) loadedLocked(now time.Time) (all []evict.Model) {
 }
 
 // requests returns the number of requests that a model has answered, and whether it has some
-// at the moment.
+// at the moment, if only in a version that was replaced: evicting the model waits for those.
 func (r *Repository) requests(name string) (answered uint64, busy bool) {
+	busy = r.server.StillClosing(name)
 	for _, v := range r.server.Versions(name) {
 		answered += v.Stats.Requests()
 		busy = busy || v.Scheduler.Busy()

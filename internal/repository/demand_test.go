@@ -597,6 +597,55 @@ func TestAnEvictionWaitsForWhatLeftTheTableBefore(t *testing.T) {
 	})
 }
 
+// While a model waits for the memory of another one, an unload can only take note that it must leave.
+func TestRequestsDoNotWaitForALoadThatWasUnloaded(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "b", time.Second)
+		time.Sleep(time.Minute)
+		eng.closing = time.Minute
+		var clients sync.WaitGroup
+		clients.Go(func() {
+			if took, err := request(t.Context(), r, "a"); took != time.Minute || !errors.Is(err, server.ErrUnloaded) {
+				t.Errorf("the request that waited failed after %v: %v", took, err)
+			}
+		})
+		time.Sleep(time.Second)
+		clients.Go(func() { r.source.unload("a") })
+		time.Sleep(time.Second)
+		if took, err := request(t.Context(), r, "a"); took != 0 || infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), "is being unloaded") {
+			t.Errorf("a request after the unload got an answer after %v: %v", took, err)
+		}
+		clients.Wait()
+		mustAsk(t, r, "a", time.Second)
+	})
+}
+
+// Its old version would hold up the load of the model that needs the memory.
+func TestAModelWhoseOldVersionStillRunsIsInUse(t *testing.T) {
+	d := newDisk(t).models("a", "b", "c")
+	roomForTwo := func(o *setup) { o.Demand.Memory = 2 * weight }
+	demanding(t, d, 4, roomForTwo, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "b", time.Second)
+		mustAsk(t, r, "a", time.Second)
+		for range 10 {
+			mustAsk(t, r, "a", 0)
+		}
+		eng.closing = time.Hour
+		d.write(map[string]string{"b/1/weights": strings.Repeat("v", weight)})
+		if err := r.Load(t.Context(), "b", override{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		var client sync.WaitGroup
+		client.Go(func() { mustAsk(t, r, "c", time.Hour+time.Second) })
+		time.Sleep(time.Minute)
+		if a, b := len(r.Versions("a")), len(r.Versions("b")); a != 0 || b != 1 {
+			t.Errorf("%d versions of a and %d of b serve, want none and 1", a, b)
+		}
+		client.Wait()
+	})
+}
+
 func TestAModelWhoseFilesAreGoneIsNotAvailable(t *testing.T) {
 	d := newDisk(t).models("a", "b")
 	demanding(t, d, 2, nil, func(t *testing.T, r *running, _ *slow) {

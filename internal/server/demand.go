@@ -76,6 +76,9 @@ func (s *Server) Evict(name string) {
 	}
 }
 
+// StillClosing reports whether versions of a model have left the table and are not closed yet.
+func (s *Server) StillClosing(name string) bool { return len(s.drainingOf(name)) > 0 }
+
 // drainingOf returns the versions of a model that have left the table and are not closed yet.
 func (s *Server) drainingOf(name string) []*servable.Version {
 	s.mu.Lock()
