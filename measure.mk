@@ -182,7 +182,7 @@ bench-replay: build ## record a minute, replay it 14 times, and compare with the
 
 .PHONY: proofs
 proofs: build ## the figures of real models in docs/lab/measurements.md; 10 min, quiet, resumes
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits|LoadInSteps' ./test/proofs -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits|OverloadO[nf]A|LoadInSteps' ./test/proofs -strict
 
 .PHONY: forward
 forward: build numpy ## 128 Python processes, and one array of 600 KB; 10 min, quiet, resumes
@@ -194,7 +194,7 @@ limits: build ## the server beside the bare engine and an echo; ONLY=way is a pa
 
 .PHONY: slo
 slo: build ## goodput under overload, seed device and ResNet-50; 20 min, quiet
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverload' ./test/proofs -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverloadCosts' ./test/proofs -strict
 
 .PHONY: auto-seed
 auto-seed: build ## the seed device untouched beside each delay, with perf_analyzer; 10 min, quiet, resumes

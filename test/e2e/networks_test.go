@@ -210,7 +210,7 @@ func (w *networkWorld) try(id string, n network) {
 		warm.Add(1)
 		clients.Go(func() {
 			var c *client.Client
-			for i, controls, asked := 0, 0, 0; asked < networkRequests; i++ {
+			for i, controls, asked := 0, 0, 0; asked < networkRequests && w.t.Context().Err() == nil; i++ {
 				if i%2 == 0 { // so that the fault meets connections that are open, and such that are not
 					if c != nil {
 						_ = c.Close() // its connections may be broken
@@ -305,6 +305,8 @@ func (w *networkWorld) try(id string, n network) {
 	if *servertest.Strict && released > networkLimits+n.drains+time.Second {
 		w.t.Errorf("%s: its limits are %v, and the network needed up to %v", n.name, networkLimits, n.drains)
 	}
+	mu.Lock() // a client may have opened one in advance
+	defer mu.Unlock()
 	if n.silent && len(abandoned) < 2*len(protocols) {
 		w.t.Errorf("%s: %d connections were left open, want one of each client", n.name, len(abandoned))
 	}

@@ -55,11 +55,10 @@ func TestProofALoadInSteps(t *testing.T) {
 	}
 	var back, cores []float64
 	for round := 0; len(back) < servertest.Rounds() && round < 2*servertest.Rounds() && !t.Failed(); round++ {
-		used, began := s.Usage().CPU+s.UsageOf(os.Getpid()).CPU, time.Now()
 		stalls := watchStalls()
-		got := inSteps(t, clients, steps, capacity, uint64(round))
+		got, busiest := inSteps(t, s, clients, steps, capacity, uint64(round))
 		met := stalls()
-		cores = append(cores, (s.Usage().CPU+s.UsageOf(os.Getpid()).CPU-used).Seconds()/time.Since(began).Seconds())
+		cores = append(cores, busiest)
 		_, refused := latencies(got[1])
 		if refused == 0 {
 			t.Error("the device was not overloaded")
@@ -71,31 +70,34 @@ func TestProofALoadInSteps(t *testing.T) {
 			continue
 		}
 		bound := percentile99(answered) * 12 / 10
-		seconds := recovery(after, bound)
+		seconds := recovery(got[2], after, bound)
 		back = append(back, seconds.Seconds())
 		_, late := latencies(after)
-		t.Logf("at %g times the capacity the p99 was %v, and %d of %d requests were refused; at %g times %d of %d; then %d of %d, and the p99 of each second was at most %v from %.0f s after the step on; %.2f cores",
-			steps[0].share, percentile99(answered).Round(time.Millisecond/10), early, len(before), steps[1].share, refused, len(got[1]), late, len(after), bound.Round(time.Millisecond/10), seconds.Seconds(), cores[round])
+		t.Logf("at %g times the capacity the p99 was %v, and %d of %d requests were refused; at %g times %d of %d; then %d of %d, and the p99 of each second was at most %v from %.0f s after the step on; at most %.2f cores",
+			steps[0].share, percentile99(answered).Round(time.Millisecond/10), early, len(before), steps[1].share, refused, len(got[1]), late, len(after), bound.Round(time.Millisecond/10), seconds.Seconds(), busiest)
 	}
 	if s.EndsWithin(0) || strings.Contains(s.Log(), "panic") {
 		t.Errorf("the server has crashed:\n%s", s.Log())
 	}
-	servertest.Judge(t, "steps: s until the p99 is at most 1.2 times what it was", measure.AtMost(10), back)
-	servertest.Judge(t, "steps: cores of the server and the clients", measure.AtMost(0.5), cores)
+	servertest.Judge(t, "steps: s until the p99 is at most 1.2 times what it was", measure.AtMost(2), back)
+	// Stalls are the machine's only if the server and the clients take little.
+	servertest.Judge(t, "steps: cores of the server and the clients in the busiest step", measure.AtMost(0.5), cores)
 }
 
 // inSteps sends the requests of all steps, each when it is due, and returns those of each step when
-// all have been answered. It fails the test if a request fails, or is refused and not told when to
-// come back.
-func inSteps(t *testing.T, clients []*client.Client, steps []step, capacity float64, seed uint64) [][]stepped {
+// all have been answered, and how many cores the server and the clients took in the busiest step. It
+// fails the test if a request fails, or is refused and not told when to come back.
+func inSteps(t *testing.T, s *servertest.Server, clients []*client.Client, steps []step, capacity float64, seed uint64) (got [][]stepped, busiest float64) {
 	t.Helper()
 	ctx, abandon := context.WithCancel(t.Context()) // not a timeout, which the server would be told of
 	defer abandon()
 	var mu sync.Mutex // guards the following
-	got := make([][]stepped, len(steps))
+	got = make([][]stepped, len(steps))
 	var running sync.WaitGroup
 	began, n := time.Now(), 0
+	used := func() time.Duration { return s.Usage().CPU + s.UsageOf(os.Getpid()).CPU }
 	for i, st := range steps {
+		before := used()
 		for due := range bench.Poisson(st.share*capacity, seed*uint64(len(steps))+uint64(i)) {
 			if due > st.lasts {
 				break
@@ -119,25 +121,30 @@ func inSteps(t *testing.T, clients []*client.Client, steps []step, capacity floa
 		}
 		began = began.Add(st.lasts)
 		time.Sleep(time.Until(began))
+		busiest = max(busiest, (used()-before).Seconds()/st.lasts.Seconds())
 	}
 	defer time.AfterFunc(20*time.Second, abandon).Stop()
 	running.Wait()
-	return got
+	return got, busiest
 }
 
-// recovery returns the first second from which on the p99 of the requests that are due in a second
-// is at most bound, and none is refused, in three seconds one after the other.
-func recovery(all []stepped, bound time.Duration) time.Duration {
-	each := map[time.Duration][]stepped{}
+// recovery returns the first second from which on, in three seconds one after the other, the p99 of
+// the requests that are due in a second is at most bound, and none is refused. Only those that met no
+// stall count, and a second of which fewer than half are left shows nothing.
+func recovery(all, unstalled []stepped, bound time.Duration) time.Duration {
+	sent, each := map[time.Duration]int{}, map[time.Duration][]stepped{}
 	for _, r := range all {
+		sent[r.due.Truncate(time.Second)]++
+	}
+	for _, r := range unstalled {
 		second := r.due.Truncate(time.Second)
 		each[second] = append(each[second], r)
 	}
 	good := 0
 	var first time.Duration
-	for _, second := range slices.Sorted(maps.Keys(each)) {
+	for _, second := range slices.Sorted(maps.Keys(sent)) {
 		answered, refused := latencies(each[second])
-		if refused > 0 || percentile99(answered) > bound {
+		if 2*len(each[second]) < sent[second] || refused > 0 || percentile99(answered) > bound {
 			good = 0
 			continue
 		}
