@@ -20,7 +20,7 @@ type conn struct {
 	// Used by the goroutine that reads.
 	in      scanner
 	inField field
-	pad     int    // padding of the DATA frame that is being read; -1 before it is known
+	pad     int    // padding of the DATA frame that is being read
 	resets  []byte // frames that grpc reads next
 	unread  []byte // what grpc reads after them, and before what the connection has
 
@@ -32,12 +32,13 @@ type conn struct {
 	mu            sync.Mutex // guards the following
 	streams       map[uint32]*stream
 	spare         *stream // for the next one
+	last          uint32  // grpc ignores streams after this one: it has sent GOAWAY
 	window        int64   // what the client allows to be sent on the connection
 	initialWindow int64   // what it allows on a new stream
 	serverWindow  int64   // what the server allows on a new stream
 	toGRPC        []byte  // RST_STREAM frames that grpc has not read yet
 	toClient      []byte  // RST_STREAM frames that the client has not been sent yet
-	interrupted   bool    // sweep has set the read deadline, and Read has not cleared it yet
+	interrupted   bool    // interrupt has set the read deadline, and Read has not cleared it yet
 	sweeping      bool    // sweep will be called
 	begun         bool    // the client has sent a frame
 	refuses       bool    // refuse will be called
@@ -68,7 +69,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// resume clears the read deadline if sweep has set it, and reports that. Otherwise it is that of
+// resume clears the read deadline if interrupt has set it, and reports that. Otherwise it is that of
 // grpc, for the start of a connection.
 func (c *conn) resume() bool {
 	c.mu.Lock()
@@ -168,7 +169,7 @@ func (c *inbound) payload(f *frame, part []byte) {
 	case frameData:
 		c.data(f, part)
 	case frameWindowUpdate:
-		c.inField.readIncrement(part)
+		c.inField.readUint31(part)
 	case frameSettings:
 		c.inField.readSettings(part, c.setInitialWindow)
 	}
@@ -237,7 +238,7 @@ func (c *inbound) end(f *frame) (stop bool) {
 		(*conn)(c).forget(f.stream)
 		s = nil
 	case frameWindowUpdate:
-		increment := c.inField.increment()
+		increment := int64(c.inField.uint31())
 		if f.stream == 0 {
 			c.window += increment
 		} else if s != nil {
@@ -256,14 +257,14 @@ func (c *inbound) end(f *frame) (stop bool) {
 	return len(c.toGRPC) > 0
 }
 
-// open begins a stream. It returns nil if the connection is closed, or has too many streams, for
-// which open closes it.
+// open begins a stream. It returns nil if grpc ignores it, or the connection is closed, or has too
+// many streams, for which open closes it.
 func (c *conn) open(id uint32) *stream {
-	if c.closed { // meanwhile
+	if c.closed || id > c.last {
 		return nil
 	}
 	if len(c.streams) >= maxStreams {
-		_ = c.Conn.Close() // grpc notices, and closes c
+		c.abort()
 		return nil
 	}
 	s := c.spare
@@ -273,14 +274,18 @@ func (c *conn) open(id uint32) *stream {
 	c.spare = nil
 	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), held: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(budget.Calls)}
 	c.streams[id] = s
-	if c.meter.refusing.Load() != 0 {
-		c.refuseLater()
+	if r := c.meter.refusal.Load(); r != nil {
+		c.refuseAfter(r.grace)
 	}
 	if len(c.streams) > freeCalls {
 		c.charge(&s.call, callOverhead, id, s)
 	}
 	return s
 }
+
+// abort closes the connection. grpc notices, and closes c. It does not wait for TLS, which may have
+// to wait for the client.
+func (c *conn) abort() { go c.Conn.Close() } //nolint:errcheck // it is closed
 
 // forget ends a stream.
 func (c *conn) forget(id uint32) {
@@ -352,7 +357,9 @@ type outbound conn
 func (c *outbound) payload(f *frame, part []byte) {
 	switch f.kind {
 	case frameWindowUpdate:
-		c.outField.readIncrement(part)
+		c.outField.readUint31(part)
+	case frameGoAway:
+		c.outField.readUint31(part)
 	case frameSettings:
 		c.outField.readSettings(part, c.setServerWindow)
 	}
@@ -389,8 +396,16 @@ func (c *outbound) end(f *frame) (stop bool) {
 		(*conn)(c).forget(f.stream)
 	case frameWindowUpdate:
 		if s := c.streams[f.stream]; s != nil {
-			s.allowed += c.outField.increment()
+			s.allowed += int64(c.outField.uint31())
 			(*conn)(c).chargeHeld(f.stream, s)
+		}
+		c.outField.have = 0
+	case frameGoAway:
+		c.last = c.outField.uint31()
+		for id := range c.streams {
+			if id > c.last {
+				(*conn)(c).forget(id)
+			}
 		}
 		c.outField.have = 0
 	case frameSettings:
@@ -430,7 +445,7 @@ func (c *conn) sweep(now time.Time) {
 		case s.reset:
 			// grpc has not read its RST_STREAM, because the client stopped within a frame.
 			if s.reading.stalled(now, s.received, c.meter.stall()) {
-				_ = c.Conn.Close() // grpc notices, and closes c
+				c.abort()
 				return
 			}
 		case s.awaited() && s.reading.stalled(now, s.received, c.meter.stall()),
@@ -462,51 +477,57 @@ func (c *conn) interrupt() {
 	_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only if the connection is closed
 }
 
-// refuseLater makes refuse run after the grace of [Meter.Refuse]. The caller holds mu.
-func (c *conn) refuseLater() {
+// refuseAfter makes refuse run later. The caller holds mu.
+func (c *conn) refuseAfter(d time.Duration) {
 	if !c.refuses && !c.closed {
 		c.refuses = true
-		time.AfterFunc(time.Duration(c.meter.grace.Load()), c.refuse)
+		time.AfterFunc(d, c.refuse)
 	}
 }
 
 // refuse resets the streams that grpc waits for; see [Meter.Refuse]. It runs again after the next
 // stream has begun, and until grpc has read the frames. It closes a connection whose other streams
-// have ended if grpc does not read them within the grace, because the client stopped within a frame.
+// have ended if grpc does not read them within the grace, because the client stopped within a frame
+// or does not read.
 func (c *conn) refuse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refuses = false
-	if !c.begun {
-		_ = c.Conn.Close() // grpc notices, and closes c
-	}
-	if !c.begun || c.closed {
+	if c.closed {
 		return
 	}
-	now, grace := time.Now(), time.Duration(c.meter.grace.Load())
+	if !c.begun {
+		c.abort()
+		return
+	}
+	now, r := time.Now(), c.meter.refusal.Load()
+	left, idle := r.left(now)
 	reset, stuck, others, again := false, false, false, false
 	for id, s := range c.streams {
 		switch {
-		case s.awaitedByGRPC(c.meter.refusing.Load()):
+		case s.awaitedByGRPC() && (!s.arrived || idle && left <= 0):
 			c.meter.refused.Add(1)
 			c.resetStream(id, s, refusedStream)
 			s.reading = progress{now, s.received}
 			reset = true
 		case !s.reset:
 			others = true
-		case s.reading.stalled(now, s.received, grace):
+		case s.reading.stalled(now, s.received, r.grace):
 			stuck = true
 		}
 		again = again || s.reset
 	}
 	if stuck && !reset && !others {
-		_ = c.Conn.Close()
+		c.abort()
 		return
 	}
 	if reset {
 		c.interrupt()
 	}
-	if again {
-		c.refuseLater()
+	switch {
+	case idle && left > 0:
+		c.refuseAfter(left)
+	case again:
+		c.refuseAfter(r.grace)
 	}
 }

@@ -8,6 +8,7 @@ const (
 	frameHeaders      = 0x1
 	frameRSTStream    = 0x3
 	frameSettings     = 0x4
+	frameGoAway       = 0x7
 	frameWindowUpdate = 0x8
 	frameContinuation = 0x9
 
@@ -94,7 +95,7 @@ func (s *scanner) begin() {
 	s.frame = frame{kind: h[3], flags: h[4], stream: binary.BigEndian.Uint32(h[5:]) &^ (1 << 31), size: s.left}
 }
 
-// A field is a setting or a window increment that is being read.
+// A field is a setting, a window increment or the last stream of GOAWAY that is being read.
 type field struct {
 	bytes [6]byte
 	have  int // of bytes; 0 at the start of a frame
@@ -115,13 +116,11 @@ func (x *field) readSettings(part []byte, set func(size int64)) {
 	}
 }
 
-// readIncrement reads a part of WINDOW_UPDATE.
-func (x *field) readIncrement(part []byte) { x.have += copy(x.bytes[x.have:4], part) }
+// readUint31 reads a part of a payload that begins with a number of 31 bits.
+func (x *field) readUint31(part []byte) { x.have += copy(x.bytes[x.have:4], part) }
 
-// increment returns what readIncrement has read.
-func (x *field) increment() int64 {
-	return int64(binary.BigEndian.Uint32(x.bytes[:]) &^ (1 << 31))
-}
+// uint31 returns what readUint31 has read.
+func (x *field) uint31() uint32 { return binary.BigEndian.Uint32(x.bytes[:]) &^ (1 << 31) }
 
 // appendReset appends an RST_STREAM frame.
 func appendReset(b []byte, stream, code uint32) []byte {

@@ -10,6 +10,7 @@
 package http2meter
 
 import (
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -20,8 +21,8 @@ import (
 
 // A Meter meters the connections of one server. Its methods may be called concurrently.
 type Meter struct {
-	// Budget is charged for messages until they are complete, and for calls until they end. Nil
-	// means no limit.
+	// Budget is charged for messages until they are complete, for those after the first of a call
+	// until grpc reads them, and for calls until they end. Nil means no limit.
 	Budget *budget.Budget
 
 	// Stall is the time in which a client must send at least 64 KiB of a message that it has
@@ -31,8 +32,7 @@ type Meter struct {
 
 	overBudget, stalled, refused atomic.Uint64
 
-	refusing atomic.Int32 // one of unread and unfinished once Refuse was called
-	grace    atomic.Int64 // of Refuse
+	refusal atomic.Pointer[refusal] // nil until Refuse is called; written with the lock
 
 	mu         sync.Mutex // guards the following; locked before that of a connection
 	conns      map[*conn]struct{}
@@ -42,38 +42,46 @@ type Meter struct {
 // A handshake is that of one connection.
 type handshake struct{ net.Conn }
 
-// What Refuse refuses.
-const (
-	unread     = 1 + iota // calls of which no message has arrived
-	unfinished            // and those whose clients have not finished, and that have no answer
-)
+// A refusal is what [Meter.Refuse] was called with.
+type refusal struct {
+	grace time.Duration
+	idle  time.Time // since when no request is in flight; zero if some are
+}
 
-// Refuse makes clients get on while the server stops: a call whose first message does not arrive
-// within grace is reset, and a connection that has not begun by then is closed, also during its TLS
-// handshake. They would delay the end of grpc, which waits for all calls. Clients see UNAVAILABLE, or make the call elsewhere.
+// left returns how long calls with a message, and no answer, are not refused; idle is false if
+// that depends on requests in flight.
+func (r *refusal) left(now time.Time) (d time.Duration, idle bool) {
+	return r.idle.Add(r.grace).Sub(now), !r.idle.IsZero()
+}
+
+// Refuse makes clients get on while the server stops. After grace, calls are reset that have no
+// message yet, also those that begin later, and connections are closed that have not begun, also
+// during their TLS handshake. They would delay the end of grpc, which waits for all calls. Clients
+// see UNAVAILABLE, or make the call elsewhere.
 //
-// With idle, no request is in flight. Then all calls without an answer are reset for which grpc
-// waits: it does not run a method with one message before the client has said that no other
-// follows. A later call without idle does not end that.
+// With idle, no request is in flight. Then, after another grace in which answers may be sent, all
+// calls without an answer are reset for which grpc waits: it does not run a method with one message
+// before the client has said that no other follows. A later call without idle does not end that.
 func (m *Meter) Refuse(grace time.Duration, idle bool) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.grace.Store(int64(grace))
-	if idle {
-		m.refusing.Store(unfinished)
-	} else {
-		m.refusing.CompareAndSwap(0, unread) // an idle server calls it both ways at once, in any order
+	r := m.refusal.Load()
+	switch { // an idle server calls it both ways at once, in any order
+	case idle && (r == nil || r.idle.IsZero()):
+		m.refusal.Store(&refusal{grace, time.Now()})
+	case r == nil:
+		m.refusal.Store(&refusal{grace: grace})
 	}
 	for c := range m.conns {
 		c.mu.Lock()
-		c.refuseLater()
+		c.refuseAfter(grace)
 		c.mu.Unlock()
 	}
 	for h := range m.handshakes {
-		m.refuseHandshake(h)
+		m.refuseHandshake(h, grace)
 	}
 }
 
@@ -87,8 +95,8 @@ func (m *Meter) Handshaking(c net.Conn) (done func()) {
 		m.handshakes = map[*handshake]struct{}{}
 	}
 	m.handshakes[h] = struct{}{}
-	if m.refusing.Load() != 0 {
-		m.refuseHandshake(h)
+	if r := m.refusal.Load(); r != nil {
+		m.refuseHandshake(h, r.grace)
 	}
 	return func() {
 		m.mu.Lock()
@@ -97,10 +105,9 @@ func (m *Meter) Handshaking(c net.Conn) (done func()) {
 	}
 }
 
-// refuseHandshake closes a connection after the grace of [Meter.Refuse] if its handshake has not
-// ended by then.
-func (m *Meter) refuseHandshake(h *handshake) {
-	time.AfterFunc(time.Duration(m.grace.Load()), func() {
+// refuseHandshake closes a connection if its handshake has not ended after grace.
+func (m *Meter) refuseHandshake(h *handshake, grace time.Duration) {
+	time.AfterFunc(grace, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if _, ok := m.handshakes[h]; ok {
@@ -116,9 +123,9 @@ func (m *Meter) add(c *conn) {
 		m.conns = map[*conn]struct{}{}
 	}
 	m.conns[c] = struct{}{}
-	if m.refusing.Load() != 0 {
+	if r := m.refusal.Load(); r != nil {
 		c.mu.Lock()
-		c.refuseLater()
+		c.refuseAfter(r.grace)
 		c.mu.Unlock()
 	}
 }
@@ -163,7 +170,7 @@ func (m *Meter) Conn(c net.Conn) net.Conn {
 	metered := &conn{
 		Conn: c, meter: m, key: "connection " + c.RemoteAddr().String(),
 		in:      scanner{preface: len(clientPreface)},
-		streams: map[uint32]*stream{}, window: defaultWindow, initialWindow: defaultWindow, serverWindow: defaultWindow,
+		streams: map[uint32]*stream{}, last: math.MaxUint32, window: defaultWindow, initialWindow: defaultWindow, serverWindow: defaultWindow,
 	}
 	m.add(metered)
 	return metered

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/shoal-serving/shoal/internal/budget"
 )
 
 // TestCallsThatGRPCWaitsForAreRefusedWhenTheServerStops has a call for each state in which one can
@@ -75,6 +78,70 @@ func TestCallsThatGRPCWaitsForAreRefusedWhenTheServerStops(t *testing.T) {
 					t.Errorf("%s got %d resets of stream %d, want 1", name, n, id)
 				}
 			}
+		}
+	})
+}
+
+// When the last request has left, its answer may have to be encoded and sent.
+func TestAnswersHaveAGraceAfterTheLastRequest(t *testing.T) {
+	const grace = time.Second
+	data := framed(t, func(f *http2.Framer) error { return f.WriteData(1, false, message(100, 100)) })
+	for _, idle := range []time.Duration{0, grace / 2, grace - 1, grace, grace + 1, 10 * grace} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &Meter{}
+			server, client := pipe(t, m)
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			_, _ = client.Write(slices.Concat([]byte(clientPreface), call(t), data))
+			m.Refuse(grace, false)
+			time.Sleep(idle)
+			m.Refuse(grace, true)
+			time.Sleep(grace - 1)
+			synctest.Wait()
+			if got := m.State(); got != (State{}) {
+				t.Errorf("idle after %v: counted %+v just before the end of the grace, want nothing", idle, got)
+			}
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			if got := m.State(); got != (State{Refused: 1}) {
+				t.Errorf("idle after %v: counted %+v after the grace, want a refused call", idle, got)
+			}
+		})
+	}
+}
+
+// grpc does not answer a stream that the client began before it knew that none may follow.
+func TestStreamsThatGRPCIgnoresAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Meter{Budget: budget.New(1 << 20)}
+		server, client := flow(t, m)
+		begin := func(ids ...uint32) {
+			_, _ = client.Write(framed(t, func(f *http2.Framer) (err error) {
+				for _, id := range ids {
+					err = errors.Join(err, f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0x82}, EndHeaders: true}))
+				}
+				return err
+			}))
+			synctest.Wait()
+		}
+		left := func(last uint32) (streams int, charged int64) {
+			_, _ = server.Write(framed(t, func(f *http2.Framer) error { return f.WriteGoAway(last, http2.ErrCodeNo, []byte("bye")) }))
+			c := server.(*conn)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.streams), m.Budget.State().Used
+		}
+		_, _ = client.Write([]byte(clientPreface))
+		begin(1, 3, 5, 7, 9, 11)
+		if streams, charged := left(math.MaxInt32); streams != 6 || charged != 2*callOverhead {
+			t.Errorf("when grpc announces that it goes away, %d streams and %d bytes, want 6 and %d", streams, charged, 2*callOverhead)
+		}
+		if streams, charged := left(5); streams != 3 || charged != 0 {
+			t.Errorf("after the last stream was named, %d streams and %d bytes, want 3 and 0", streams, charged)
+		}
+		begin(13)
+		if streams, _ := left(5); streams != 3 {
+			t.Errorf("%d streams after one that comes too late, want 3", streams)
 		}
 	})
 }

@@ -81,10 +81,9 @@ func (s *stream) trim(window int64) {
 	}
 }
 
-// awaitedByGRPC reports whether grpc waits for more of the call before it does anything.
-func (s *stream) awaitedByGRPC(refusing int32) bool {
-	return !s.reset && !s.finished && !s.answering && (!s.arrived || refusing == unfinished)
-}
+// awaitedByGRPC reports whether grpc may wait for more of the call before it does anything. If the
+// call has a message, it may also run: that of a stream of requests does.
+func (s *stream) awaitedByGRPC() bool { return !s.reset && !s.finished && !s.answering }
 
 // partial reports whether a message has begun, and is not complete.
 func (s *stream) partial() bool { return s.have > 0 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -335,6 +336,13 @@ func TestTheAPIAnswersCommands(t *testing.T) {
 	}
 	if f, err := r.Figures(t.Context()); err != nil || f.Nodes["ready"] != 1 || f.Models != 1 || f.Copies != 1 || f.Missing != 0 || f.Orders["load"] != 1 || f.PlanAge <= 0 {
 		t.Errorf("figures %+v, error %v", f, err)
+	}
+	for _, path := range []string{"/v1/plan", "/v1/rollouts"} {
+		late := httptest.NewRecorder()
+		r.Handler().ServeHTTP(late, httptest.NewRequest(http.MethodPost, path, iotest.ErrReader(os.ErrDeadlineExceeded)))
+		if late.Code != http.StatusRequestTimeout {
+			t.Errorf("%s: %d for a body that has not arrived, want %d", path, late.Code, http.StatusRequestTimeout)
+		}
 	}
 	if code, body := ask("POST", "/v1/plan", "nodes: []"); code != http.StatusBadRequest || !strings.Contains(body, "found none") {
 		t.Errorf("%d %s", code, body)

@@ -1,10 +1,14 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cell"
@@ -27,9 +31,13 @@ func (c *Controller) Handler() http.Handler {
 	})
 	mux.HandleFunc("POST /v1/plan", func(w http.ResponseWriter, r *http.Request) {
 		var changes []cell.Change
-		next, err := wanted(r.Context(), http.MaxBytesReader(w, r.Body, maxFile))
+		var next cell.Wanted
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFile))
+		if err == nil {
+			next, err = wanted(r.Context(), bytes.NewReader(text))
+		}
 		if err != nil {
-			refuse(w, http.StatusBadRequest, err.Error())
+			refuse(w, statusOf(err), err.Error())
 		} else if c.call(r.Context(), func(core *cell.Core) { changes = core.Preview(next) }) == nil {
 			answer(w, http.StatusOK, changes)
 		}
@@ -46,7 +54,7 @@ func (c *Controller) Handler() http.Handler {
 			return
 		}
 		if err != nil {
-			refuse(w, http.StatusBadRequest, err.Error())
+			refuse(w, statusOf(err), err.Error())
 			return
 		}
 		answer(w, http.StatusOK, rollout)
@@ -96,6 +104,15 @@ func (c *Controller) sendState(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", state.tag)
 		_, _ = w.Write(state.body) // a client that has left needs nothing
 	}
+}
+
+// statusOf returns the status of a request whose body is wrong, or has not arrived in time: there is
+// little while the cell stops.
+func statusOf(err error) int {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return http.StatusRequestTimeout
+	}
+	return http.StatusBadRequest
 }
 
 func refuse(w http.ResponseWriter, status int, why string) {

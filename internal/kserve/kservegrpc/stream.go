@@ -155,17 +155,27 @@ func (s *service) stream(messages grpc.ServerStream) error {
 	case err = <-st.ended:
 	case <-stopping(s.catalog):
 		err = errStopping // requests in flight are answered first; an idle client must not delay the shutdown
+		st.close()
+		st.sendHeader()
 	}
 	st.close()
+	st.running.Wait()
 	return err
 }
 
-// close prevents new requests from starting, and waits for those in flight.
+// close prevents new requests from starting.
 func (st *stream) close() {
 	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.closed = true
-	st.mu.Unlock()
-	st.running.Wait()
+}
+
+// sendHeader begins the answer, so that the stream is not reset as one that has none while the
+// server stops: an answer may take long to be encoded.
+func (st *stream) sendHeader() {
+	st.sending.Lock()
+	defer st.sending.Unlock()
+	_ = st.messages.SendHeader(nil) // it was sent already, or the client has gone
 }
 
 // begin counts a received request as in flight, unless the stream is closed.

@@ -99,6 +99,28 @@ func TestRequestsOfAStreamRunAtOnceAndAreAnsweredInOrder(t *testing.T) {
 	expectEnd(t, stream, codes.OK)
 }
 
+// The meter of the connection takes a call without a header for one that nobody answers.
+func TestARunningStreamBeginsItsAnswerWhenTheServerStops(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	stop, runs, leave := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	backend.Stop = stop
+	backend.Before = func(context.Context, *infer.Request) error {
+		close(runs)
+		<-leave
+		return nil
+	}
+	stream := openStream(t.Context(), t, conn)
+	send(t, stream, "a")
+	<-runs
+	close(stop)
+	if _, err := stream.Header(); err != nil { // it waits for it
+		t.Error(err)
+	}
+	close(leave)
+	expect(t, stream, "a")
+	expectEnd(t, stream, codes.Unavailable)
+}
+
 // Requests of a model that is being loaded must not hold up sequences of another one.
 func TestSequencesOfOneModelDoNotWaitForThoseOfAnother(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})

@@ -88,7 +88,7 @@ const (
 	badEnd    = -5 // of a group
 )
 
-// consumeTag is like protowire's, but accepts invalid field numbers.
+// consumeTag is like protowire's, which accepts field numbers that are too large.
 func consumeTag(b []byte) (number protowire.Number, kind protowire.Type, n int) {
 	number, kind, n = protowire.ConsumeTag(b)
 	if number > protowire.MaxValidNumber {

@@ -125,7 +125,7 @@ type conn struct {
 
 	deadlines sync.Mutex // guards the following
 	active    bool       // a request has begun, and its answer has not ended
-	awaits    bool       // there is a read deadline: if active, the body has not arrived
+	deadline  time.Time  // of reads; zero if there is none: if active, the body has arrived then
 	until     time.Time  // when the body must have arrived; zero if the server does not stop
 
 	mu    sync.Mutex // guards the following, and is held while writing
@@ -156,7 +156,7 @@ func (c *conn) limitBody(grace time.Duration) {
 		return
 	}
 	c.until = time.Now().Add(grace)
-	if c.awaits {
+	if c.until.Before(c.deadline) {
 		_ = c.TCPConn.SetReadDeadline(c.until) // fails only if the connection is closed
 	}
 }
@@ -165,8 +165,7 @@ func (c *conn) limitBody(grace time.Duration) {
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
-	c.awaits = !t.IsZero()
-	if c.awaits && !c.until.IsZero() && t.After(c.until) {
+	if c.deadline = t; !c.until.IsZero() && t.After(c.until) {
 		t = c.until
 	}
 	return c.TCPConn.SetReadDeadline(t)

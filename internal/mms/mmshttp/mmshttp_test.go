@@ -486,6 +486,7 @@ func TestABodyThatIsTooLongIsRefused(t *testing.T) {
 	defer small.Close()
 	f.want("POST", small.URL+"/predictions/m", "0123456789", 404)
 	f.want("POST", small.URL+"/predictions/m", "0123456789a", 413, "max_request_size")
+	f.want("POST", f.manage+"/models?url=m.mar", strings.Repeat("x", 300<<10), 400, "more than 262144 bytes follow")
 }
 
 func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {

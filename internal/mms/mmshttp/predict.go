@@ -1,6 +1,7 @@
 package mmshttp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -163,15 +164,19 @@ func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool, char
 func (h *handler) withBodyTimeout(w http.ResponseWriter, r *http.Request, read func() error) error {
 	timer := kserve.BeginBody(w, r, h.opts.BodyTimeout)
 	err := read()
+	var rest error // of what is not used
 	if err == nil {
-		err = kserve.SkipRest(r.Body)
+		rest = kserve.SkipRest(r.Body)
 	}
-	if timer.End(err) {
+	if timer.End(cmp.Or(err, rest)) {
 		if timer.Stopping() {
 			return newError(http.StatusServiceUnavailable, "ServiceUnavailableException", "The server is shutting down, and the body of the request has not arrived.")
 		}
 		return newError(http.StatusRequestTimeout, "RequestTimeoutException", fmt.Sprintf(
 			"the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", h.opts.BodyTimeout))
+	}
+	if rest != nil {
+		return badRequest(rest.Error())
 	}
 	return err
 }

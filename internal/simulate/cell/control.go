@@ -159,7 +159,7 @@ func (c *cell) takeReports() {
 	k.late = k.late[1:]
 }
 
-// updateRoutes tells the proxies which copies are active. nodes may be nil for the reports
+// updateRoutes updates the copies that are active for the proxies. nodes may be nil for the reports
 // of now.
 func (c *cell) updateRoutes(nodes []placement.Node) {
 	if c.control.allEqual {
