@@ -64,6 +64,10 @@ func (s *scanner) scan(p []byte, v visitor) (n int) {
 			s.preface -= skipped
 			n += skipped
 			continue
+		case s.have == 0 && len(p)-n >= headerSize: // as it nearly always comes
+			s.have = headerSize
+			s.begin((*[headerSize]byte)(p[n:]))
+			n += headerSize
 		case s.have < headerSize:
 			copied := copy(s.header[s.have:], p[n:])
 			s.have += copied
@@ -71,7 +75,7 @@ func (s *scanner) scan(p []byte, v visitor) (n int) {
 			if s.have < headerSize {
 				return n
 			}
-			s.begin()
+			s.begin(&s.header)
 		default:
 			part := p[n : n+min(s.left, len(p)-n)]
 			v.payload(&s.frame, part)
@@ -89,8 +93,7 @@ func (s *scanner) scan(p []byte, v visitor) (n int) {
 	return n
 }
 
-func (s *scanner) begin() {
-	h := &s.header
+func (s *scanner) begin(h *[headerSize]byte) {
 	s.left = int(h[0])<<16 | int(h[1])<<8 | int(h[2])
 	s.frame = frame{kind: h[3], flags: h[4], stream: binary.BigEndian.Uint32(h[5:]) &^ (1 << 31), size: s.left}
 }

@@ -141,7 +141,10 @@ func (c *conn) Closing() bool { return c != nil && c.drain.Begun() }
 // setState follows the requests of the connection.
 func (c *conn) setState(state http.ConnState) {
 	c.deadlines.Lock()
-	c.active, c.until = state == http.StateActive, time.Time{}
+	c.active = state == http.StateActive
+	if !c.until.IsZero() { // a pointer is cleared at some cost
+		c.until = time.Time{}
+	}
 	c.deadlines.Unlock()
 	if state == http.StateActive && c.drain.Begun() {
 		c.limitBody(c.drain.timeForBody())
@@ -161,14 +164,16 @@ func (c *conn) limitBody(grace time.Duration) {
 	}
 }
 
-// SetReadDeadline implements [net.Conn].
+// SetReadDeadline implements [net.Conn]. net/http calls it several times for each request, so that
+// it has no defer.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.deadlines.Lock()
-	defer c.deadlines.Unlock()
 	if c.deadline = t; !c.until.IsZero() && t.After(c.until) {
 		t = c.until
 	}
-	return c.TCPConn.SetReadDeadline(t)
+	err := c.TCPConn.SetReadDeadline(t)
+	c.deadlines.Unlock()
+	return err
 }
 
 // Close implements [net.Conn].
