@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +31,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/logtest"
 )
 
 // The right that a route needs. Which callers have it is written out here, and not taken
@@ -568,7 +567,7 @@ func TestAFullDiskUnderTheAuditLogStopsNothingAndIsReported(t *testing.T) {
 		t.Skip("no /dev/full here")
 	}
 	path, keys := newKeyring(t)
-	var log lockedBuilder
+	var log logtest.Log
 	at := running(t, 3, slog.NewTextHandler(&log, nil), append(changing, "--api-keys="+path, "--audit-log=/dev/full")...)
 	awaitReady(t, at)
 	for range 2 {
@@ -612,24 +611,6 @@ func TestEveryChangeOfMMSIsInTheAuditLog(t *testing.T) {
 		}
 		expectRecords(t, log, made)
 	}
-}
-
-// A lockedBuilder is a strings.Builder for several goroutines.
-type lockedBuilder struct {
-	mu sync.Mutex
-	strings.Builder
-}
-
-func (b *lockedBuilder) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Builder.Write(p)
-}
-
-func (b *lockedBuilder) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Builder.String()
 }
 
 // expectation returns the status of a caller's answer, and a part of its text, if a route
@@ -712,9 +693,8 @@ func TestTheFirstKeyIsPrintedOnceAndIsRequired(t *testing.T) {
 func TestNoCredentialIsLogged(t *testing.T) {
 	path, keys := newKeyring(t)
 	audit := filepath.Join(t.TempDir(), "audit.log")
-	var mu sync.Mutex
-	var log bytes.Buffer
-	handler := slog.NewJSONHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelDebug - 10})
+	var log logtest.Log
+	handler := slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 10})
 	at := running(t, 3, handler, append(changing, "--api-keys="+path, "--audit-log="+audit, "--log-verbose=2")...)
 	awaitReady(t, at)
 	fill := strings.NewReplacer("{model}", "seed_two", "{region}", "r", "{version}", "1", "{repository}", "x")
@@ -732,8 +712,6 @@ func TestNoCredentialIsLogged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mu.Lock()
-	defer mu.Unlock()
 	for where, text := range map[string]string{"log": log.String(), "audit log": string(recorded)} {
 		if !strings.Contains(text, "seed_two") {
 			t.Errorf("the %s does not have the requests, so that nothing was tested", where)
@@ -747,16 +725,4 @@ func TestNoCredentialIsLogged(t *testing.T) {
 			t.Errorf("the %s has an Authorization header", where)
 		}
 	}
-}
-
-// A lockedWriter lets a test read what is being written.
-type lockedWriter struct {
-	mu *sync.Mutex
-	to *bytes.Buffer
-}
-
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.to.Write(p)
 }

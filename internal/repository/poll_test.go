@@ -1,19 +1,18 @@
 package repository
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine/ensemble"
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -118,27 +117,9 @@ func TestAPollDoesNotUnloadTheModelOfAnotherSource(t *testing.T) {
 	})
 }
 
-// A lockedBuffer is a log that a test reads while others write it.
-type lockedBuffer struct {
-	mu   sync.Mutex // guards the following
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 func TestARepositoryThatCannotBeReadIsLoggedOnce(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1")
-	var log lockedBuffer // polls go on while the test reads
+	var log logtest.Log // polls go on while the test reads
 	synctest.Test(t, func(t *testing.T) {
 		r := polling(t, d, &tracked{}, slog.New(slog.NewTextHandler(&log, nil)))
 		away := filepath.Join(t.TempDir(), "away")

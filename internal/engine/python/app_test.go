@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -30,7 +31,7 @@ func newApp(t testing.TB, file, text string) *fixture {
 		t.Fatal(err)
 	}
 	cfg.Name = "m"
-	f := &fixture{log: &lockedBuffer{}, src: engine.Source{Config: cfg, Version: 1, Dir: dir, Bare: true}}
+	f := &fixture{log: &logtest.Log{}, src: engine.Source{Config: cfg, Version: 1, Dir: dir, Bare: true}}
 	f.engine = New(Options{Log: slog.New(slog.NewTextHandler(f.log, nil))})
 	t.Cleanup(func() { _ = f.engine.Close() })
 	return f

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -28,24 +28,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 type fixture struct {
 	engine *Engine
 	src    engine.Source
-	log    *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log    *logtest.Log
 }
 
 const identityConfig = `
@@ -75,7 +58,7 @@ func newFixture(t testing.TB, config, text string) *fixture {
 		t.Fatal(err)
 	}
 	cfg.Name, cfg.Instances = "m", 1
-	f := &fixture{log: &lockedBuffer{}, src: engine.Source{Config: cfg, Version: 1, Dir: filepath.Join(dir, "1")}}
+	f := &fixture{log: &logtest.Log{}, src: engine.Source{Config: cfg, Version: 1, Dir: filepath.Join(dir, "1")}}
 	f.engine = New(Options{Log: slog.New(slog.NewTextHandler(f.log, nil))})
 	t.Cleanup(func() { _ = f.engine.Close() })
 	return f

@@ -1,13 +1,12 @@
 package mmshttp
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
@@ -19,26 +18,8 @@ def handle(data, context):
     return [context.model_yaml_config for _ in data]
 `
 
-// A safeBuffer is a buffer for the records of several goroutines.
-type safeBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 func TestAnArchiveConfiguresItsModel(t *testing.T) {
-	var log safeBuffer
+	var log logtest.Log
 	f := startWithLog(t, mms.TorchServe, func(s *mms.Settings) {
 		s.Models = map[string]map[string]mms.Preset{"m": {"1.0": {BatchSize: 4, MinWorkers: 3, StartupTimeout: 77}}}
 	}, slog.New(slog.NewTextHandler(&log, nil)))

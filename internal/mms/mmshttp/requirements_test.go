@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
@@ -24,7 +25,7 @@ func TestRequirementsAreInstalledOnlyIfTheSettingsSaySo(t *testing.T) {
 		t.Skip("python3 has no pip")
 	}
 	for _, install := range []bool{false, true} {
-		var log safeBuffer
+		var log logtest.Log
 		f := startWithLog(t, mms.TorchServe, func(s *mms.Settings) { s.Python, s.Install = "python3", install }, slog.New(slog.NewTextHandler(&log, nil)))
 		for name, text := range map[string]string{
 			"service.py": where, "requirements.txt": "--no-index\n",

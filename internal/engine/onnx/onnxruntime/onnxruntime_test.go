@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -458,7 +459,7 @@ func TestAGPUThatTheLibraryCannotUseIsAnError(t *testing.T) {
 }
 
 func TestTheLibrarysLogGoesToTheLogger(t *testing.T) {
-	var text lockedBuffer
+	var text logtest.Log
 	r := open(t, onnxruntime.Options{Log: slog.New(slog.NewTextHandler(&text, nil))})
 	nowhere := map[string]string{"session.intra_op_thread_affinities": "100000"} // a core that there is not
 	s, err := r.Load(t.Context(), onnxtest.Model("mlp"), onnxruntime.SessionOptions{Threads: 2, Config: nowhere})
@@ -473,7 +474,7 @@ func TestTheLibrarysLogGoesToTheLogger(t *testing.T) {
 
 // A client that sends bad requests would fill the log.
 func TestAnErrorOfARunIsReturnedAndNotLogged(t *testing.T) {
-	var text lockedBuffer
+	var text logtest.Log
 	r := open(t, onnxruntime.Options{Log: slog.New(slog.NewTextHandler(&text, nil))})
 	s, err := r.Load(t.Context(), onnxtest.Model("fail_if"), onnxruntime.SessionOptions{})
 	if err != nil {
@@ -486,23 +487,6 @@ func TestAnErrorOfARunIsReturnedAndNotLogged(t *testing.T) {
 	if got := text.String(); got != "" {
 		t.Errorf("logged %q", got)
 	}
-}
-
-type lockedBuffer struct {
-	mu   sync.Mutex // guards the following
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // The one that is left is the count of the outputs' users.
