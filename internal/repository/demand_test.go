@@ -486,11 +486,12 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 		after time.Duration // the unload comes so long after the load has begun
 		looks int64         // or while memory is looked at so often
 		loads int           // of the engine, before the request afterwards
+		less  bool          // or none, if the unload comes before the engine is called
 	}{
-		"while it is opened":       {after: time.Second / 2, loads: 1},
-		"when it has been opened":  {looks: 4, loads: 1}, // the watch looked, too
-		"before it is loaded":      {looks: 2},
-		"when nothing of it began": {loads: 1},
+		"while it is opened":      {after: time.Second / 2, loads: 1},
+		"when it has been opened": {looks: 4, loads: 1}, // the watch looked, too
+		"before it is loaded":     {looks: 2},
+		"at the same moment":      {loads: 1, less: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var looks atomic.Int64
@@ -520,7 +521,7 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 				}
 				clients.Wait()
 				time.Sleep(time.Minute)
-				if n := eng.loadsOfA(); n != at.loads {
+				if n := eng.loadsOfA(); n != at.loads && (n > 0 || !at.less) {
 					t.Errorf("the model was opened %d times, want %d", n, at.loads)
 				}
 				if _, err := request(t.Context(), r, "a"); err != nil {
