@@ -151,9 +151,9 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 
 	f.Int64Var(&o.memoryBudget, "memory-budget", 0, "memory for all requests in flight together, in bytes; 0 means half of the memory of the container or the machine")
 	f.IntVar(&o.maxConnections, "max-connections", 0, "TCP connections of all ports together; 0 means three quarters of the files that the process may open, and at most 16384")
-	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "time limit for receiving an HTTP request header or a gRPC handshake, in seconds")
+	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "time limit for receiving an HTTP request header, from its first byte, or a gRPC handshake, in seconds")
 	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving each 64 KiB of an HTTP request body, in seconds; 0 means none")
-	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, in seconds; 0 means never")
+	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, also before its first request, in seconds; 0 means never")
 	topic(f, "Limits")
 
 	f.StringVar(&o.id, "id", kserve.ServerName, "name of the server in its metadata")

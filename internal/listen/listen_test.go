@@ -2,6 +2,7 @@ package listen
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/identity"
+	"github.com/shoal-serving/shoal/internal/identity/identitytest"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/pause"
 )
@@ -105,6 +108,60 @@ func TestABodyThatIsNotReadHasATimeLimit(t *testing.T) {
 			t.Errorf("%q: %v", body, err)
 		}
 		_ = c.Close()
+	}
+}
+
+// Clients open connections that they use later. One that the server closed when it is used would fail
+// the request, which clients do not repeat.
+func TestANewConnectionMayBeIdleAndThenHasItsTimes(t *testing.T) {
+	cert, key := identitytest.NewCA(t).Issue(t, "server")
+	certificates, err := identity.OpenTLS(identity.TLSOptions{Cert: cert, Key: key}, "http/1.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(certificates.Close)
+	const timeout = 300 * time.Millisecond
+	for name, encrypted := range map[string]*identity.TLS{"plain": nil, "TLS": certificates} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ports, address := openHTTP(t, &drainer{}, Options{HeaderTimeout: timeout, BodyTimeout: timeout, IdleTimeout: time.Minute, TLS: encrypted}, func(w http.ResponseWriter, r *http.Request) {
+				if _, err := io.Copy(io.Discard, r.Body); err != nil {
+					w.WriteHeader(http.StatusRequestTimeout)
+				}
+			})
+			defer func() { _ = ports.Stop(time.Second) }()
+			begin := func() *client {
+				c, err := dial(address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = c.Close() })
+				if encrypted != nil {
+					shaken := tls.Client(c.Conn, &tls.Config{InsecureSkipVerify: true})
+					if err := shaken.Handshake(); err != nil {
+						t.Fatal(err)
+					}
+					c = &client{shaken, bufio.NewReader(shaken)}
+				}
+				time.Sleep(3 * timeout)
+				_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+				return c
+			}
+			c := begin()
+			if status, _, err := c.post(); err != nil || status != http.StatusOK {
+				t.Errorf("the first request of a connection: %d, %v", status, err)
+			}
+			for _, part := range []string{"P", "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhell"} {
+				c := begin()
+				began := time.Now()
+				if _, err := io.WriteString(c, part); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, c.r); err != nil || time.Since(began) < timeout/2 {
+					t.Errorf("after %q the server closed the connection after %v: %v", part, time.Since(began), err)
+				}
+			}
+		})
 	}
 }
 

@@ -20,7 +20,10 @@ import (
 //
 // The listener may be wrapped by one of TLS: then records are buffered as they are sent.
 //
-// Listener must be called after s.ConnState was set. Every request that s reads must have a read
+// A new connection may be as idle as one that has had a request: clients open some that they use
+// later, and one that the server closes just then fails their request.
+//
+// Listener must be called after s was configured. Every request that s reads must have a read
 // deadline until its body has arrived, and none afterwards: see [Drain].
 func Listener(s *http.Server, l net.Listener, drain *Drain) net.Listener {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
@@ -35,7 +38,7 @@ func Listener(s *http.Server, l net.Listener, drain *Drain) net.Listener {
 			next(c, state)
 		}
 	}
-	return listener{l, drain}
+	return listener{l, drain, s.IdleTimeout}
 }
 
 // beneath returns the connection that TLS encrypts, if it does.
@@ -55,12 +58,14 @@ func connOf(r *http.Request) *conn {
 type listener struct {
 	net.Listener
 	drain *Drain
+	idle  time.Duration
 }
 
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		c := &conn{TCPConn: tcp, drain: l.drain}
+		c := &conn{TCPConn: tcp, drain: l.drain, idle: l.idle, isNew: l.idle != 0, since: time.Now()}
+		c.silent.Store(c.isNew)
 		l.drain.add(c)
 		return c, err
 	}
@@ -123,10 +128,17 @@ type conn struct {
 
 	drain *Drain
 
-	deadlines sync.Mutex // guards the following
-	active    bool       // a request has begun, and its answer has not ended
-	deadline  time.Time  // of reads; zero if there is none: if active, the body has arrived then
-	until     time.Time  // when the body must have arrived; zero if the server does not stop
+	deadlines sync.Mutex    // guards the following
+	active    bool          // a request has begun, and its answer has not ended
+	deadline  time.Time     // of reads; zero if there is none: if active, the body has arrived then
+	until     time.Time     // when the body must have arrived; zero if the server does not stop
+	isNew     bool          // no request has begun: the times for the first one count from its first byte
+	since     time.Time     // when it was accepted, or a deadline was set while it was silent
+	first     time.Time     // that deadline
+	late      time.Duration // how long after since the first byte came
+
+	silent atomic.Bool   // nothing has arrived, or nothing since the TLS handshake; written with deadlines
+	idle   time.Duration // how long a new connection may be silent; negative means without limit
 
 	mu    sync.Mutex // guards the following, and is held while writing
 	held  *buf.Buf   // buffered writes; nil if writes are not buffered
@@ -142,6 +154,7 @@ func (c *conn) Closing() bool { return c != nil && c.drain.Begun() }
 func (c *conn) setState(state http.ConnState) {
 	c.deadlines.Lock()
 	c.active = state == http.StateActive
+	c.isNew = c.isNew && state == http.StateNew
 	if !c.until.IsZero() { // a pointer is cleared at some cost
 		c.until = time.Time{}
 	}
@@ -168,12 +181,53 @@ func (c *conn) limitBody(grace time.Duration) {
 // it has no defer.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.deadlines.Lock()
+	if c.isNew {
+		t = c.fromFirstByte(t)
+	}
 	if c.deadline = t; !c.until.IsZero() && t.After(c.until) {
 		t = c.until
 	}
 	err := c.TCPConn.SetReadDeadline(t)
 	c.deadlines.Unlock()
 	return err
+}
+
+// fromFirstByte returns the deadline of a new connection in place of t, which counts from now on.
+func (c *conn) fromFirstByte(t time.Time) time.Time {
+	if !t.IsZero() && !c.silent.Load() {
+		return t.Add(c.late)
+	}
+	c.since, c.first, c.late = time.Now(), t, 0
+	switch until := c.since.Add(c.idle); {
+	case t.IsZero(): // a TLS handshake may have ended
+		c.silent.Store(true)
+	case c.idle < 0:
+		return time.Time{}
+	case until.After(t):
+		return until
+	}
+	return t
+}
+
+// Read implements [net.Conn].
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if n > 0 && c.silent.Load() {
+		c.speaks()
+	}
+	return n, err
+}
+
+// speaks begins the time for what has begun to arrive.
+func (c *conn) speaks() {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.silent.Store(false)
+	c.late = time.Since(c.since)
+	if c.isNew && !c.first.IsZero() {
+		c.deadline = c.first.Add(c.late)
+		_ = c.TCPConn.SetReadDeadline(c.deadline) // fails only if the connection is closed
+	}
 }
 
 // Close implements [net.Conn].

@@ -26,7 +26,7 @@ func pipe() (server *conn, client net.Conn, stop func(), err error) {
 	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		return nil, nil, nil, err
 	}
-	accepted, err := listener{l, &Drain{}}.Accept()
+	accepted, err := listener{l, &Drain{}, 0}.Accept()
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, client.Close())
 	}
