@@ -94,6 +94,7 @@ func (s *httpServer) stop(ctx context.Context) {
 	for s.connections.Load() > 0 && lingering.Err() == nil {
 		_ = pause.For(lingering, 10*time.Millisecond)
 	}
+	s.draining.CloseSilent()
 	if s.Shutdown(ctx) != nil {
 		_ = s.Close() // all connections are closed in any case
 	}

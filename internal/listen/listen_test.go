@@ -147,6 +147,17 @@ func TestANewConnectionMayBeIdleAndThenHasItsTimes(t *testing.T) {
 				_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 				return c
 			}
+			if encrypted != nil { // handshakes do not wait
+				c, err := dial(address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = c.Close() }()
+				_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+				if _, err := io.Copy(io.Discard, c.r); err != nil {
+					t.Errorf("without a handshake: %v", err)
+				}
+			}
 			c := begin()
 			if status, _, err := c.post(); err != nil || status != http.StatusOK {
 				t.Errorf("the first request of a connection: %d, %v", status, err)
@@ -241,6 +252,23 @@ func TestAServerDoesNotWaitForIdleConnectionsForLong(t *testing.T) {
 
 // TestAServerDoesNotWaitForBodiesForLong has a client that sends half of a body, to a handler that
 // reads it and to one that does not.
+func TestAServerDoesNotWaitForSilentConnectionsForLong(t *testing.T) {
+	ports, address := openHTTP(t, &drainer{}, Options{HeaderTimeout: time.Minute, IdleTimeout: time.Minute}, func(http.ResponseWriter, *http.Request) {})
+	c, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	time.Sleep(linger / 4) // until it has been accepted
+	began := time.Now()
+	if err := ports.Stop(time.Minute); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < linger || took > 4*linger {
+		t.Errorf("stopped after %v, want %v", took, linger)
+	}
+}
+
 func TestAServerDoesNotWaitForBodiesForLong(t *testing.T) {
 	for _, reads := range []bool{true, false} {
 		began := make(chan struct{})

@@ -362,7 +362,7 @@ func (w *soakWorld) goroutines() int {
 }
 
 // checkSamples logs how what the server held has changed in the second half. In an hour memory may
-// grow by 1 %, and the rest not at all.
+// grow by 1 %, and the rest by three.
 func (w *soakWorld) checkSamples() {
 	if len(w.samples) == 0 {
 		return // it failed before

@@ -70,6 +70,7 @@ type stream struct {
 
 	mu      sync.Mutex // guards the following
 	closed  bool       // no more requests may begin
+	begun   bool       // one has
 	running sync.WaitGroup
 }
 
@@ -155,23 +156,26 @@ func (s *service) stream(messages grpc.ServerStream) error {
 	case err = <-st.ended:
 	case <-stopping(s.catalog):
 		err = errStopping // requests in flight are answered first; an idle client must not delay the shutdown
-		st.close()
-		st.sendHeader()
+		if st.close() {
+			st.sendHeader()
+		}
 	}
 	st.close()
 	st.running.Wait()
 	return err
 }
 
-// close prevents new requests from starting.
-func (st *stream) close() {
+// close prevents new requests from starting, and reports whether some have.
+func (st *stream) close() (begun bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.closed = true
+	return st.begun
 }
 
 // sendHeader begins the answer, so that the stream is not reset as one that has none while the
-// server stops: an answer may take long to be encoded.
+// server stops: an answer may take long to be encoded. Clients ask again elsewhere if a stream ends
+// without a header, which is right if it had no request.
 func (st *stream) sendHeader() {
 	st.sending.Lock()
 	defer st.sending.Unlock()
@@ -184,6 +188,7 @@ func (st *stream) begin() bool {
 	defer st.mu.Unlock()
 	if !st.closed {
 		st.running.Add(1)
+		st.begun = true
 	}
 	return !st.closed
 }

@@ -109,12 +109,16 @@ func TestARunningStreamBeginsItsAnswerWhenTheServerStops(t *testing.T) {
 		<-leave
 		return nil
 	}
-	stream := openStream(t.Context(), t, conn)
+	stream, idle := openStream(t.Context(), t, conn), openStream(t.Context(), t, conn)
 	send(t, stream, "a")
 	<-runs
 	close(stop)
-	if _, err := stream.Header(); err != nil { // it waits for it
-		t.Error(err)
+	if header, err := stream.Header(); err != nil || len(header["content-type"]) != 1 { // it waits for it
+		t.Errorf("the header of a stream whose request runs is %v, %v", header, err)
+	}
+	expectEnd(t, idle, codes.Unavailable)
+	if header, err := idle.Header(); err != nil || header != nil { // clients ask elsewhere then
+		t.Errorf("the header of an idle stream is %v, %v, want none", header, err)
 	}
 	close(leave)
 	expect(t, stream, "a")

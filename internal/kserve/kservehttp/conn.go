@@ -21,7 +21,7 @@ import (
 // The listener may be wrapped by one of TLS: then records are buffered as they are sent.
 //
 // A new connection may be as idle as one that has had a request: clients open some that they use
-// later, and one that the server closes just then fails their request.
+// later, and one that the server closes just then fails their request. TLS handshakes do not wait.
 //
 // Listener must be called after s was configured. Every request that s reads must have a read
 // deadline until its body has arrived, and none afterwards: see [Drain].
@@ -31,8 +31,11 @@ func Listener(s *http.Server, l net.Listener, drain *Drain) net.Listener {
 	}
 	next := s.ConnState
 	s.ConnState = func(c net.Conn, state http.ConnState) {
-		if c, ok := beneath(c).(*conn); ok {
-			c.setState(state)
+		if at, ok := beneath(c).(*conn); ok {
+			at.setState(state)
+			if state == http.StateNew {
+				at.begin(c == at)
+			}
 		}
 		if next != nil {
 			next(c, state)
@@ -64,8 +67,7 @@ type listener struct {
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		c := &conn{TCPConn: tcp, drain: l.drain, idle: l.idle, isNew: l.idle != 0, since: time.Now()}
-		c.silent.Store(c.isNew)
+		c := &conn{TCPConn: tcp, drain: l.drain, idle: l.idle}
 		l.drain.add(c)
 		return c, err
 	}
@@ -114,6 +116,20 @@ func (d *Drain) remove(c *conn) {
 	delete(d.conns, c)
 }
 
+// CloseSilent closes the connections whose clients have not begun a request. net/http waits for
+// one that is new.
+func (d *Drain) CloseSilent() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.conns {
+		c.deadlines.Lock()
+		if c.isNew && c.silent.Load() {
+			_ = c.TCPConn.Close()
+		}
+		c.deadlines.Unlock()
+	}
+}
+
 // timeForBody returns the grace of Begin.
 func (d *Drain) timeForBody() time.Duration {
 	d.mu.Lock()
@@ -133,11 +149,11 @@ type conn struct {
 	deadline  time.Time     // of reads; zero if there is none: if active, the body has arrived then
 	until     time.Time     // when the body must have arrived; zero if the server does not stop
 	isNew     bool          // no request has begun: the times for the first one count from its first byte
-	since     time.Time     // when it was accepted, or a deadline was set while it was silent
+	since     time.Time     // when it began, or a deadline was set while it was silent
 	first     time.Time     // that deadline
 	late      time.Duration // how long after since the first byte came
 
-	silent atomic.Bool   // nothing has arrived, or nothing since the TLS handshake; written with deadlines
+	silent atomic.Bool   // a request may come, and nothing of it has arrived; written with deadlines
 	idle   time.Duration // how long a new connection may be silent; negative means without limit
 
 	mu    sync.Mutex // guards the following, and is held while writing
@@ -149,6 +165,14 @@ type conn struct {
 // Closing reports whether the client must be asked to close the connection, because the server
 // stops.
 func (c *conn) Closing() bool { return c != nil && c.drain.Begun() }
+
+// begin is called when the connection was accepted.
+func (c *conn) begin(plain bool) {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.isNew, c.since = c.idle != 0, time.Now()
+	c.silent.Store(c.isNew && plain)
+}
 
 // setState follows the requests of the connection.
 func (c *conn) setState(state http.ConnState) {
@@ -192,19 +216,21 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return err
 }
 
-// fromFirstByte returns the deadline of a new connection in place of t, which counts from now on.
+// fromFirstByte returns the deadline of a new connection in place of t, which counts from this call.
 func (c *conn) fromFirstByte(t time.Time) time.Time {
-	if !t.IsZero() && !c.silent.Load() {
-		return t.Add(c.late)
-	}
-	c.since, c.first, c.late = time.Now(), t, 0
-	switch until := c.since.Add(c.idle); {
-	case t.IsZero(): // a TLS handshake may have ended
+	now := time.Now()
+	switch {
+	case t.IsZero(): // a TLS handshake has ended
 		c.silent.Store(true)
-	case c.idle < 0:
-		return time.Time{}
-	case until.After(t):
-		return until
+		c.since, c.first, c.late = now, t, 0
+	case c.silent.Load() && c.first.IsZero():
+		c.since, c.first = now, t
+		if c.idle < 0 {
+			return time.Time{}
+		}
+		return now.Add(c.idle)
+	default: // for the handshake, or after the header
+		return t.Add(c.late)
 	}
 	return t
 }

@@ -34,7 +34,7 @@ func TestABodyThatHasNotArrivedWhenTheServerStopsIsRefused(t *testing.T) {
 				}
 				all, drain := budget.New(1<<30), &kservehttp.Drain{}
 				server := httptest.NewUnstartedServer(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all, BodyTimeout: timeout}))
-				server.Config.ReadTimeout = 2 * time.Hour
+				server.Config.ReadTimeout, server.Config.IdleTimeout = 2*time.Hour, time.Hour
 				server.Listener = kservehttp.Listener(server.Config, server.Listener, drain)
 				start(server)
 				defer server.Close()
