@@ -244,10 +244,8 @@ func (c *inbound) end(f *frame) (stop bool) {
 		} else if s != nil {
 			s.window += increment
 		}
-		c.inField.have = 0
-	case frameSettings:
-		c.inField.have = 0
 	}
+	c.inField.have = 0
 	if s != nil && f.flags&flagEndStream != 0 && (f.kind == frameData || f.kind == frameHeaders) {
 		s.finished = true
 		if s.partial() {
@@ -356,9 +354,7 @@ type outbound conn
 
 func (c *outbound) payload(f *frame, part []byte) {
 	switch f.kind {
-	case frameWindowUpdate:
-		c.outField.readUint31(part)
-	case frameGoAway:
+	case frameWindowUpdate, frameGoAway:
 		c.outField.readUint31(part)
 	case frameSettings:
 		c.outField.readSettings(part, c.setServerWindow)
@@ -399,7 +395,6 @@ func (c *outbound) end(f *frame) (stop bool) {
 			s.allowed += int64(c.outField.uint31())
 			(*conn)(c).chargeHeld(f.stream, s)
 		}
-		c.outField.have = 0
 	case frameGoAway:
 		c.last = c.outField.uint31()
 		for id := range c.streams {
@@ -407,10 +402,8 @@ func (c *outbound) end(f *frame) (stop bool) {
 				(*conn)(c).forget(id)
 			}
 		}
-		c.outField.have = 0
-	case frameSettings:
-		c.outField.have = 0
 	}
+	c.outField.have = 0
 	return false
 }
 

@@ -479,8 +479,8 @@ func TestModelsLeaveWhenOthersGrow(t *testing.T) {
 	})
 }
 
-// An unload takes effect at whatever moment of a load it comes: the request that waits is told so,
-// and later ones load the model again.
+// An unload takes effect at any moment of a load: the request that waits fails with that cause, and
+// later ones load the model again.
 func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 	for name, at := range map[string]struct {
 		after time.Duration // the unload comes so long after the load has begun

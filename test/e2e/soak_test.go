@@ -236,8 +236,8 @@ func (w *soakWorld) close(c *client.Client) {
 	}
 }
 
-// comeAndGo replaces a model that serves, which nobody may notice, and in the next turn unloads one
-// and loads it again.
+// comeAndGo replaces a model that serves, at which no request may fail, and in the next turn unloads
+// one and loads it again.
 func (w *soakWorld) comeAndGo(chance *rand.Rand) {
 	time.Sleep(millis(chance, 2000))
 	model := fleetingName(chance.IntN(fleetingCount))

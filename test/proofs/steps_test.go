@@ -34,11 +34,10 @@ type stepped struct {
 }
 
 // TestProofALoadInSteps sends a slow device a tenth of what it can do, then one and a half times
-// that, and then a tenth again. Requests that are refused are told when to come back, and soon
-// after the last step the latency is what it was before the first. The clients and the server take
-// a small part of the cores, so that the figures are those of the queue alone. Requests that meet a
-// time at which the machine let a goroutine wait do not count, and neither does a round that has
-// few others.
+// that, and then a tenth again. Refusals say when to come back, and soon after the last step the
+// latency is what it was before the first. The clients and the server take a small part of the cores,
+// so that the figures are those of the queue alone. Requests that meet a time at which the machine let
+// a goroutine wait do not count, and neither does a round that has few others.
 func TestProofALoadInSteps(t *testing.T) {
 	if !*servertest.Strict {
 		t.Skip("it takes its time")

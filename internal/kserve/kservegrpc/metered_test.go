@@ -13,17 +13,24 @@ import (
 	"github.com/shoal-serving/shoal/internal/identity/identitytest"
 )
 
-// TestAHandshakeThatDoesNotEndIsEndedWhenTheServerStops has one client that connected before the stop,
-// and one that connects during it.
-func TestAHandshakeThatDoesNotEndIsEndedWhenTheServerStops(t *testing.T) {
+// newCertified returns credentials with a certificate.
+func newCertified(t *testing.T) credentials.TransportCredentials {
+	t.Helper()
 	cert, err := tls.LoadX509KeyPair(identitytest.NewCA(t).Issue(t, "server"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}})
+}
+
+// TestAHandshakeThatDoesNotEndIsEndedWhenTheServerStops has one client that connected before the stop,
+// and one that connects during it.
+func TestAHandshakeThatDoesNotEndIsEndedWhenTheServerStops(t *testing.T) {
+	certified := newCertified(t)
 	synctest.Test(t, func(t *testing.T) {
 		const grace = time.Second
 		meter := &http2meter.Meter{}
-		m := newMetered(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}}), meter)
+		m := newMetered(certified, meter)
 		began := time.Now()
 		ends := func(want time.Duration) {
 			server, client := net.Pipe()
@@ -48,15 +55,12 @@ func TestAHandshakeThatDoesNotEndIsEndedWhenTheServerStops(t *testing.T) {
 // TestAHandshakeThatEndedIsLeftAlone has a client that shakes hands while the server stops. Its
 // connection has the grace from then on.
 func TestAHandshakeThatEndedIsLeftAlone(t *testing.T) {
-	cert, err := tls.LoadX509KeyPair(identitytest.NewCA(t).Issue(t, "server"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	certified := newCertified(t)
 	synctest.Test(t, func(t *testing.T) {
 		const grace = time.Second
 		meter := &http2meter.Meter{}
 		meter.Refuse(grace, true)
-		m := newMetered(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}}), meter)
+		m := newMetered(certified, meter)
 		raw, far := net.Pipe()
 		began := time.Now()
 		go func() {

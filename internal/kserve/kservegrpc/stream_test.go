@@ -99,32 +99,6 @@ func TestRequestsOfAStreamRunAtOnceAndAreAnsweredInOrder(t *testing.T) {
 	expectEnd(t, stream, codes.OK)
 }
 
-// The meter of the connection takes a call without a header for one that nobody answers.
-func TestARunningStreamBeginsItsAnswerWhenTheServerStops(t *testing.T) {
-	backend, conn := newServer(t, kservegrpc.Options{})
-	stop, runs, leave := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	backend.Stop = stop
-	backend.Before = func(context.Context, *infer.Request) error {
-		close(runs)
-		<-leave
-		return nil
-	}
-	stream, idle := openStream(t.Context(), t, conn), openStream(t.Context(), t, conn)
-	send(t, stream, "a")
-	<-runs
-	close(stop)
-	if header, err := stream.Header(); err != nil || len(header["content-type"]) != 1 { // it waits for it
-		t.Errorf("the header of a stream whose request runs is %v, %v", header, err)
-	}
-	expectEnd(t, idle, codes.Unavailable)
-	if header, err := idle.Header(); err != nil || header != nil { // clients ask elsewhere then
-		t.Errorf("the header of an idle stream is %v, %v, want none", header, err)
-	}
-	close(leave)
-	expect(t, stream, "a")
-	expectEnd(t, stream, codes.Unavailable)
-}
-
 // Requests of a model that is being loaded must not hold up sequences of another one.
 func TestSequencesOfOneModelDoNotWaitForThoseOfAnother(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
@@ -434,6 +408,8 @@ func TestAnErrorBetweenTwoAnswersEndsTheStreamAndNoMore(t *testing.T) {
 	awaitBuffers(t)
 }
 
+// A stream whose request runs gets its header at once: the meter of the connection takes one without
+// a header for a call that does not run.
 func TestAServerThatStopsEndsItsStreamsAfterTheirAnswers(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	backend.Stop = make(chan struct{})
@@ -448,6 +424,12 @@ func TestAServerThatStopsEndsItsStreamsAfterTheirAnswers(t *testing.T) {
 	<-arrived
 	close(backend.Stop)
 	expectEnd(t, silent, codes.Unavailable)
+	if header, err := silent.Header(); err != nil || header != nil { // clients ask elsewhere then
+		t.Errorf("the header of an idle stream is %v, %v, want none", header, err)
+	}
+	if header, err := busy.Header(); err != nil || len(header["content-type"]) != 1 { // it waits for it
+		t.Errorf("the header of a stream whose request runs is %v, %v", header, err)
+	}
 	close(proceed)
 	expect(t, busy, "a")
 	expectEnd(t, busy, codes.Unavailable)

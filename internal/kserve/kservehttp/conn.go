@@ -32,9 +32,10 @@ func Listener(s *http.Server, l net.Listener, drain *Drain) net.Listener {
 	next := s.ConnState
 	s.ConnState = func(c net.Conn, state http.ConnState) {
 		if at, ok := beneath(c).(*conn); ok {
-			at.setState(state)
 			if state == http.StateNew {
 				at.begin(c == at)
+			} else {
+				at.setState(state)
 			}
 		}
 		if next != nil {
@@ -174,11 +175,11 @@ func (c *conn) begin(plain bool) {
 	c.silent.Store(c.isNew && plain)
 }
 
-// setState follows the requests of the connection.
+// setState follows the requests of the connection, from the first one on.
 func (c *conn) setState(state http.ConnState) {
 	c.deadlines.Lock()
 	c.active = state == http.StateActive
-	c.isNew = c.isNew && state == http.StateNew
+	c.isNew = false
 	if !c.until.IsZero() { // a pointer is cleared at some cost
 		c.until = time.Time{}
 	}

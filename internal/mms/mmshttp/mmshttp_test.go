@@ -497,7 +497,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: 100":                                                  "",
 		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked":                                           "",
 		"POST /models HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100":                       "",
-		"POST /models?url=m.mar HTTP/1.1\r\nHost: x\r\nContent-Length: 100":                                               "", // which nobody wants
+		"POST /models?url=m.mar HTTP/1.1\r\nHost: x\r\nContent-Length: 100":                                               "", // it is not used
 		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 100": "--b--\r\n",
 	} {
 		conn, err := net.Dial("tcp", hasty.Listener.Addr().String())
