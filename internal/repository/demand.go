@@ -65,7 +65,7 @@ type onDemand struct {
 
 // DemandCounts are the counters of mode Demand.
 type DemandCounts struct {
-	Loads, FailedLoads uint64
+	Loads, FailedLoads uint64 // a load that a client unloaded meanwhile has not failed
 	Evictions          uint64
 	Waited             uint64 // requests that waited for the load of their model
 	Refused            uint64 // requests whose model was not loaded for them
@@ -601,7 +601,6 @@ func (d *onDemand) measuredLocked(m *demanded, took int64) {
 
 // failedLocked records that a load failed, and returns the error for the requests that waited.
 func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, err error) error {
-	d.counts.FailedLoads++
 	m.state = cold
 	switch {
 	case errors.Is(err, server.ErrUnloaded):
@@ -609,6 +608,7 @@ func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, er
 	case errors.Is(err, servable.ErrUnloading):
 		return err
 	}
+	d.counts.FailedLoads++
 	wait := min(max(10*took, minBroken), maxBroken)
 	m.broken = true
 	return d.refuseLocked(time.Now(), m, refuse(name, wait, "model %q cannot be loaded: %w", name, err), wait)

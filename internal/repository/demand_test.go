@@ -617,6 +617,9 @@ func TestRequestsDoNotWaitForALoadThatWasUnloaded(t *testing.T) {
 			t.Errorf("a request after the unload got an answer after %v: %v", took, err)
 		}
 		clients.Wait()
+		if c, _ := r.source.DemandCounts(); c.Loads != 1 || c.FailedLoads != 0 {
+			t.Errorf("%d loads and %d failed ones, want 1 and none: the load that was unloaded has not failed", c.Loads, c.FailedLoads)
+		}
 		mustAsk(t, r, "a", time.Second)
 	})
 }
