@@ -115,6 +115,11 @@ func TestRunsThatWereStuckRecover(t *testing.T) {
 		4294969213: "a request of 1.4 rows on average was planned as one row, and two of them as three",
 		4294969563: "calibrated times were too long, and batches always ran beside others: these seemed to cost nothing",
 		8589938269: "requests waited for others, although an instance was free for each",
+
+		34359741545: "as good a plan with fewer instances was preferred, in which requests wait for others",
+		34359745172: "clients that do not divide evenly were planned on fewer instances than pay",
+		34359750307: "calibrated slowdowns were not measured again until the round after next",
+		34359766113: "an audit compared a round of probing with greedy",
 	} {
 		if f := Try(seed); f.Stuck() {
 			t.Errorf("%s: %v", cause, f)

@@ -36,6 +36,7 @@ type audit struct {
 	took    batching.Time // how long the part before was measured
 	rows    float64
 	counted int     // batches that rows has
+	peak    int     // best size of the policy when it began
 	before  float64 // rows per nanosecond of the policy
 	greedy  float64 // of greedy
 	lost    uint64  // audits that greedy has won
@@ -68,8 +69,12 @@ func (a *audit) begin(part auditPart, batch uint64) {
 
 // batchEnded counts a batch. It returns true if greedy has won.
 func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool) {
+	if a.greedyUntil > batch {
+		a.stayGreedy(now, batch, rows)
+		return false
+	}
 	if a.part == noAudit {
-		if batch >= a.next && a.greedyUntil <= batch {
+		if batch >= a.next {
 			if a.deviations == 0 {
 				a.next = batch + auditFirst // nothing to audit
 				return false
@@ -114,6 +119,23 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 	return false
 }
 
+// stayGreedy counts a batch while the policy is greedy, and ends that if the policy was better. The
+// audit may have begun in a bad moment of the policy, and more requests wait for larger batches.
+func (a *audit) stayGreedy(now batching.Time, batch uint64, rows int) {
+	if a.counted == 0 {
+		a.since, a.rows = now, 0
+	} else {
+		a.rows += float64(rows)
+	}
+	if a.counted++; a.counted <= auditBatches && (a.counted <= auditFewest || now-a.since < a.took) {
+		return
+	}
+	if a.rows < a.before*float64(now-a.since) {
+		a.greedyUntil, a.next = batch, batch+auditFirst
+	}
+	a.counted = 0
+}
+
 func (a *audit) end(batch uint64, lost bool) bool {
 	a.part, a.deviations = noAudit, 0
 	a.audited++
@@ -121,7 +143,7 @@ func (a *audit) end(batch uint64, lost bool) bool {
 		a.lost++
 		a.off = max(auditOff, min(2*a.off, maxAuditOff))
 		a.greedyUntil = batch + a.off
-		a.wait = 0
+		a.wait, a.counted = 0, 0
 		a.next = a.greedyUntil + auditFirst
 		return true
 	}
@@ -137,9 +159,15 @@ func (p *Policy) auditEnded(now batching.Time, rows int) {
 		return
 	}
 	a := &p.audit
-	if !p.returns.closedLoop && p.waitingRows < p.sizes.efficient {
-		a.part = noAudit // the throughput is that of the clients
+	if !p.returns.closedLoop && p.waitingRows < p.sizes.efficient || p.probing() > 0 {
+		a.part, a.counted = noAudit, 0 // the throughput is that of the clients, or of a round of probing
 		return
+	}
+	if a.part != noAudit && (2*p.sizes.peak < a.peak || p.sizes.peak > 2*a.peak) {
+		a.part = noAudit // the policy has changed its mind meanwhile
+	}
+	if a.part == noAudit {
+		a.peak = p.sizes.peak
 	}
 	if a.batchEnded(now, p.ledger.batch, rows) {
 		for _, c := range p.classes {

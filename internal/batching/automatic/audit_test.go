@@ -49,6 +49,61 @@ func TestAnAuditIsLostIfGreedyIsFasterBothTimes(t *testing.T) {
 	}
 }
 
+// Five batches of the largest size of a curve that bends upwards take as long as fifty of the best.
+func TestTheBatchesOfAnAuditAreAtMostTwiceAsLargeAsTheBest(t *testing.T) {
+	profile := line(3*ms, 0, 1, 2, 4, 8, 16, 32, 64)
+	for i := range profile.Sizes {
+		one := &profile.Sizes[i]
+		one.Median += time.Duration(one.Rows*one.Rows) * 20 * us
+		one.P95 = one.Median
+	}
+	p := New(Options{MaxRows: 64, Profile: profile})
+	p.audit.part = auditGreedy
+	if got, want := p.target(), 2*p.sizes.peak; got != want || want > 40 {
+		t.Errorf("%d rows during an audit, want %d", got, want)
+	}
+	p.audit = audit{greedyUntil: 1000}
+	if got := p.target(); got != 64 {
+		t.Errorf("%d rows after greedy has won, want 64", got)
+	}
+}
+
+// A round of probing lasts for as many batches as a part of an audit, and is no better known than
+// greedy.
+func TestARoundOfProbingIsNotAudited(t *testing.T) {
+	p := New(Options{MaxRows: 8, Instances: 2, Profile: line(ms, ms/10, 1, 2, 4, 8)})
+	p.returns.closedLoop = true
+	for p.ledger.batch = range uint64(10_000) {
+		if p.probed = 0; p.ledger.batch%200 >= 100 {
+			p.probed = probeBatches + 1 // the round is over
+		}
+		probing := p.probing() > 0
+		p.audit.deviations++
+		p.auditEnded(batching.Time(p.ledger.batch)*ms, 1)
+		if probing && p.audit.part != noAudit {
+			t.Fatal("an audit compares a round of probing with greedy")
+		}
+	}
+	if p.audit.audited == 0 {
+		t.Error("no audit has ended between rounds")
+	}
+}
+
+// What it did before is then no longer what it would do without the audit.
+func TestAnAuditBeginsAgainIfThePolicyHasFoundAnotherSize(t *testing.T) {
+	for _, tt := range []struct {
+		before int
+		want   auditPart
+	}{{9, auditGreedy}, {4, auditBefore}, {21, auditBefore}} {
+		p := New(Options{MaxRows: 64, Profile: line(ms, ms/10, 1, 2, 4, 8)})
+		p.returns.closedLoop, p.sizes.peak = true, 10
+		p.audit = audit{part: auditGreedy, peak: tt.before, deviations: 1}
+		if p.auditEnded(ms, 1); p.audit.part != tt.want {
+			t.Errorf("the best size was %d rows, and is 10: the audit is in part %d, want %d", tt.before, p.audit.part, tt.want)
+		}
+	}
+}
+
 // On a device that is slower with large batches, greedy may take a hundred times as long for
 // each of its batches.
 func TestAnAuditInWhichGreedyBatchesAreLargeIsShort(t *testing.T) {
@@ -117,5 +172,33 @@ func TestEachLostAuditCountsForLonger(t *testing.T) {
 			t.Errorf("the policy is greedy for %d batches, want %d", a.greedyUntil-batch, want)
 		}
 		batch = a.next
+	}
+}
+
+func TestGreedyEndsEarlyIfThePolicyWasBetter(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		takes   time.Duration // of a batch while the policy is greedy after the audit
+		batches uint64        // for which it is
+	}{
+		{"as in the audit", ms, auditOff},
+		{"worse than the policy", 3 * ms, 24*2/3 + 1}, // as long as the audit measured it
+		{"so slow that all of a part would cost too much", 100 * ms, auditFewest + 1},
+	} {
+		var a audit
+		batch := uint64(0)
+		a.doubt(batch)
+		if lost, _ := runAudit(&a, &batch, 2*ms); !lost {
+			t.Fatal("greedy has not won")
+		}
+		began, now := batch, batching.Time(1000)*time.Second
+		for a.greedily(batch) {
+			batch++
+			now += tt.takes
+			a.batchEnded(now, batch, 1)
+		}
+		if batch-began != tt.batches {
+			t.Errorf("%s: greedy for %d batches, want %d", tt.name, batch-began, tt.batches)
+		}
 	}
 }

@@ -121,6 +121,9 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 		p.audit.doubt(p.ledger.batch)
 	}
 	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
+	if p.ledger.batch > 0 {
+		p.contention.retried = p.contention.samples // traffic has not confirmed them
+	}
 	p.alone, p.aloneDue = 0, false
 	p.resize()
 }

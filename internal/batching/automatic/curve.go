@@ -136,6 +136,18 @@ func (c *curve) unseen(rows int) bool {
 	return true
 }
 
+// contradicts reports whether a batch that took the given time proves a measurement wrong, and not
+// only what was inferred for its size from those of others. On a device whose time grows with the
+// square of the size, a line through two sizes is above all between them.
+func (c *curve) contradicts(rows int, took float64) bool {
+	for n := 1; n <= min(rows, c.max()); n++ {
+		if mean, _ := c.cells[n].estimate(); took < retestGain*mean {
+			return true
+		}
+	}
+	return false
+}
+
 // disprove discards what a batch has proven to be wrong: it took less time than smaller
 // batches were believed to take. What is known about larger ones is discarded, too: it was
 // probably measured in the same slow moment, and the next batches grow to them by steps. The
@@ -203,23 +215,26 @@ func (cell *cell) estimate() (mean, weight float64) {
 }
 
 // build fits the line and recomputes the expected time of each size: from its own cell if
-// that has enough samples, or else from the line and the deviation of neighboring sizes.
+// that has enough samples, or else from the line and the deviation of the sizes below and above
+// that have, if the curve bends, or of neighboring ones.
 // The result never falls with the size: where the estimates do, adjacent sizes share
 // their weighted mean (pool adjacent violators), so that a size with few samples does not
 // overrule the others.
 func (c *curve) build() {
 	c.sinceBuild = 0
 	c.fitLine()
-	c.nonlinear = false
+	c.nonlinear = c.bends()
 	c.pools = c.pools[:0]
 	var near window
+	var within segment
 	for rows := 1; rows <= c.max(); rows++ {
 		line := c.fixed + c.perRow*float64(rows)
 		expected := line
-		mean, weight := c.cells[rows].estimate()
+		_, weight := c.cells[rows].estimate()
 		if weight >= minSamples {
-			expected += weight / (weight + 1) * (mean - line)
-			c.nonlinear = c.nonlinear || c.cells[rows].offLine(mean-line, line)
+			expected += c.ownDeviation(rows)
+		} else if off, ok := within.deviation(c, rows); ok && c.nonlinear {
+			expected += off
 		} else if w, off := near.deviation(c, rows); w > 0 {
 			expected += w / (w + 3) * off
 		}
@@ -293,6 +308,46 @@ func (c *curve) doubt() {
 		cell.calibrated, cell.calibratedWeight = 0, 0
 	}
 	c.build()
+}
+
+// bends reports whether a size shows that the curve is not a line.
+func (c *curve) bends() bool {
+	for rows := 1; rows <= c.max(); rows++ {
+		line := c.fixed + c.perRow*float64(rows)
+		if mean, weight := c.cells[rows].estimate(); weight >= minSamples && c.cells[rows].offLine(mean-line, line) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownDeviation returns how far a size is from the line by its own samples.
+func (c *curve) ownDeviation(rows int) float64 {
+	mean, weight := c.cells[rows].estimate()
+	return weight / (weight + 1) * (mean - c.fixed - c.perRow*float64(rows))
+}
+
+// A segment is the part of the curve between two adjacent sizes that have enough samples. It only
+// moves forward, like a window.
+type segment struct {
+	from, to       int // to is beyond the last size if there is no such size above
+	fromOff, toOff float64
+}
+
+// deviation returns how far a size is from the line if the curve is straight within the segment.
+func (s *segment) deviation(c *curve, rows int) (off float64, ok bool) {
+	for rows > s.to && s.to <= c.max() {
+		s.from, s.fromOff = s.to, s.toOff
+		for s.to++; s.to <= c.max() && c.needsSamples(s.to); s.to++ {
+		}
+		if s.to <= c.max() {
+			s.toOff = c.ownDeviation(s.to)
+		}
+	}
+	if s.from == 0 || s.to > c.max() {
+		return 0, false
+	}
+	return s.fromOff + (s.toOff-s.fromOff)*float64(rows-s.from)/float64(s.to-s.from), true
 }
 
 // A window computes the mean deviation from the line of the cells within an eighth of a

@@ -50,7 +50,7 @@ func (p *Policy) planCycle() {
 	room, peak := p.rate.fill(p.curve.max()), p.rate.fill(p.sizes.peak)
 	bestLeast, bestRows, bestParallel, best := 0.0, 0.0, 0, 0.0
 	try := func(least, rows float64, parallel, parts int) {
-		if rows > 1.02*room || rows > float64(p.sizes.efficient+p.sizes.efficient/3)+0.5 && rows != peak {
+		if max(least, rows) > 1.02*room || rows > float64(p.sizes.efficient+p.sizes.efficient/3)+0.5 && rows != peak {
 			return // they do not fit, as far as averages say that, or larger batches gain nothing
 		}
 		x := p.throughput(least, rows, parallel)
@@ -61,8 +61,11 @@ func (p *Policy) planCycle() {
 			x *= minSwitchGain
 		}
 		need := minSwitchGain
-		if parts > parallel {
+		switch {
+		case parts > parallel:
 			need = minSplitGain
+		case parallel > 1 && parallel <= p.contention.useful:
+			need = 1
 		}
 		if x > need*best {
 			best, bestLeast, bestRows, bestParallel = x, least, rows, parallel
@@ -71,6 +74,12 @@ func (p *Policy) planCycle() {
 	for parallel := 1; parallel <= max(p.contention.useful, p.contention.backlog); parallel++ {
 		for parts := parallel; parts <= 3*parallel+1; parts++ {
 			requests := (clients + parts - 1) / parts
+			if parts == parallel+1 && parallel > 1 && clients >= parts {
+				// One more than run in parallel: those that return meanwhile are in the next batch,
+				// and no batch is held for them.
+				try(p.rate.rows*float64(clients/parts), min(room, p.rate.rows*float64(requests)), parallel, parallel)
+				continue
+			}
 			if requests*(parts-1) >= clients && parts > 1 {
 				continue // fewer parts hold all clients
 			}

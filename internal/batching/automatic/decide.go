@@ -144,7 +144,11 @@ func (p *Policy) target() int {
 		return p.firstRows
 	}
 	if p.audit.greedily(p.ledger.batch) {
-		return min(p.sizes.max, maxGrowth*p.curve.largest)
+		size := p.sizes.max
+		if p.audit.part == auditGreedy && p.curve.nonlinear {
+			size = min(size, 2*p.sizes.peak) // as in a retest: a batch of the largest may cost as much as ten of the best
+		}
+		return min(size, maxGrowth*p.curve.largest)
 	}
 	if p.cycle.rows > 0 && p.ledger.enabled(cut) && p.probing() == 0 {
 		return min(p.cycle.limit, p.sizes.max, maxGrowth*p.curve.largest)

@@ -574,6 +574,20 @@ func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 	}
 }
 
+// A rule that keeps batches apart because of a slowdown also keeps it from being measured.
+func TestSlowdownsThatWereCalibratedUnderTrafficAreMeasuredInTheFirstRound(t *testing.T) {
+	profile := line(2*ms, 0, 1, 2)
+	profile.Slowdown = []float64{1, 1.1, 1.9}
+	for _, batch := range []uint64{0, 1000} {
+		p := New(Options{MaxRows: 2, Instances: 3})
+		p.ledger.batch = batch
+		p.Calibrated(profile)
+		if p.contention.allowRetry(3, 3); (p.contention.probe == 2) != (batch > 0) {
+			t.Errorf("calibrated at batch %d: %d at once are probed first", batch, p.contention.probe)
+		}
+	}
+}
+
 func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
 	p := New(Options{MaxRows: 16, Instances: 2, Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Median: 2 * ms, Runs: 5}, {Rows: 3, Median: 4 * ms, Runs: 5}}}})
 	p.curve.record(5, 6e6)

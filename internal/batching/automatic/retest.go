@@ -18,6 +18,7 @@ const (
 type retest struct {
 	next uint64 // the batch at which the next retest is due
 	wait uint64 // batches between the last retest and the next
+	fast bool   // the last one contradicted what was measured; one of thousands does by chance, so the next one decides
 }
 
 // retestItems returns the number of requests of a batch that is up to twice as large as
@@ -47,6 +48,7 @@ func (p *Policy) retestItems(s *situation, line batching.Line, take int) int {
 // confirmed schedules the retest after one that ended at the given batch and took as long as
 // expected. It cost the time of the given number of batches.
 func (r *retest) confirmed(batch uint64, cost float64) {
+	r.fast = false
 	r.wait = max(retestFirst, min(2*r.wait, retestMax))
 	if r.wait == retestMax {
 		r.wait = uint64(min(max(retestMax, retestCost*cost), retestRare))

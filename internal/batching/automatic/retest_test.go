@@ -1,6 +1,11 @@
 package automatic
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
 
 func TestRetestsGetRarerWhileTheyConfirmTheCurve(t *testing.T) {
 	var r retest
@@ -39,6 +44,57 @@ func TestABatchDisprovesWhatIsSlowerAndSmaller(t *testing.T) {
 		}
 	}
 	near(t, "a size that is not disproved", c.expected(1), 2e6, 0.1)
+}
+
+// A line between the sizes of a curve that bends upwards is above it, so that a batch of a size
+// between them seems to be fast.
+func TestAFastRetestKeepsWhatItDoesNotContradict(t *testing.T) {
+	takes := func(rows int) time.Duration {
+		return 3*ms + time.Duration(rows)*200*us + time.Duration(rows*rows)*20*us
+	}
+	for _, slow := range []bool{false, true} {
+		var profile batching.Profile
+		for _, rows := range []int{1, 2, 4, 8, 16, 32, 64} {
+			one := batching.Timing{Rows: rows, Median: takes(rows), Runs: 5}
+			if rows == 4 && slow {
+				one.Median = 10 * ms
+			}
+			profile.Sizes = append(profile.Sizes, one)
+		}
+		p := New(Options{MaxRows: 64, Instances: 1, Profile: profile})
+		const rows = 7
+		took := 0.85 * p.curve.expected(rows)
+		p.judgeRetest(&run{rows: rows, retest: true}, took)
+		if _, weight := p.curve.cells[64].estimate(); weight == 0 {
+			t.Error("one batch, which may be fast by chance, has disproved what was measured")
+		}
+		p.judgeRetest(&run{rows: rows, retest: true}, took)
+		_, weight := p.curve.cells[64].estimate()
+		if kept := weight > 0; kept == slow {
+			t.Errorf("4 rows had seemed to take %v, 7 have taken %.1f ms: what was measured of 64 is kept: %t", profile.Sizes[2].Median, took/1e6, kept)
+		}
+		if p.retest.next != p.ledger.batch {
+			t.Errorf("the next retest is %d batches later, want at once: larger sizes may be faster, too", p.retest.next-p.ledger.batch)
+		}
+	}
+}
+
+// By a line through all, 55 rows would take less time than 32, and seem to be the best size.
+func TestASizeBetweenMeasuredOnesIsExpectedBetweenTheirTimes(t *testing.T) {
+	c := newCurve(64)
+	var profile batching.Profile
+	takes := func(rows float64) float64 { return 3e6 + rows*rows*20e3 }
+	for rows := 1; rows <= 64; rows *= 2 {
+		profile.Sizes = append(profile.Sizes, batching.Timing{Rows: rows, Median: time.Duration(takes(float64(rows))), Runs: 10})
+	}
+	c.calibrate(profile.Sizes)
+	for _, rows := range []int{6, 12, 24, 48} {
+		below, above := takes(float64(rows)*2/3), takes(float64(rows)*4/3)
+		near(t, "a size between two", c.expected(rows), (below+above)/2, 0.1)
+	}
+	if best := sizesOf(&c, 0).peak; best < 8 || best > 16 {
+		t.Errorf("the best size is %d rows, want about 12", best)
+	}
 }
 
 func TestARescaledCalibrationIsAGuess(t *testing.T) {

@@ -254,14 +254,18 @@ func (p *Policy) drifted(r *run, solo float64) bool {
 	return true
 }
 
-// judgeRetest compares the time of a retest with the expected time. A batch may be slow by
-// chance, but not fast.
+// judgeRetest compares the time of a retest with the expected time. Batches are seldom fast by
+// chance, so two in a row disprove what was measured.
 func (p *Policy) judgeRetest(r *run, took float64) {
 	expected := p.curve.expected(r.rows)
 	if took < retestGain*expected {
-		p.curve.disprove(r.rows, took)
-		p.audit.doubt(p.ledger.batch)
-		p.retest = retest{next: p.ledger.batch}
+		contradicted := p.curve.contradicts(r.rows, took)
+		if contradicted && p.retest.fast {
+			p.curve.disprove(r.rows, took)
+			p.audit.doubt(p.ledger.batch)
+			contradicted = false
+		}
+		p.retest = retest{next: p.ledger.batch, fast: contradicted}
 		return
 	}
 	usual := p.curve.smooth(p.sizes.peak)
