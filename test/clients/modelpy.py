@@ -25,6 +25,7 @@ ANSWERS = HERE / "modelpy.json"  # Triton's; python-beside-triton --record write
 DIFFERENT = HERE / "modelpy-different.json"  # where ours are others: what they are, and why
 
 PATIENCE = 20  # seconds, for what comes at once or never
+LOADING = 6 * PATIENCE  # for what has to load a model first, on a busy machine
 
 cases = {}  # by name, in the order of this file
 
@@ -50,7 +51,7 @@ class Side:
 
     def __init__(self, http, grpc, metrics, folder, log):
         self.address, self._grpc, self._metrics, self._folder, self.log = http, grpc, metrics, str(folder), log
-        self.http = tritonclient.http.InferenceServerClient(http, concurrency=8, network_timeout=6 * PATIENCE)  # a load takes its time on a busy machine
+        self.http = tritonclient.http.InferenceServerClient(http, concurrency=8, network_timeout=LOADING)
         self.grpc = tritonclient.grpc.InferenceServerClient(grpc)
 
     def close(self):
@@ -73,7 +74,7 @@ class Side:
         if outputs is not None:
             options["outputs"] = [lib.InferRequestedOutput(name) for name in outputs]
         if protocol == "grpc":
-            options["client_timeout"] = PATIENCE
+            options.setdefault("client_timeout", PATIENCE)
         try:
             result = client.infer(model, tensors(lib, arrays), **options)
         except InferenceServerException as e:
@@ -653,7 +654,7 @@ def a_model_that_loads_others(side):
     """From the repository, from files that it gives, and others in place of those."""
 
     def told(*steps):
-        return side.ask("calls", SCRIPT=text(json.dumps(steps)))
+        return side.ask("calls", SCRIPT=text(json.dumps(steps)), _client_timeout=LOADING)
 
     question = ["exec", {"model": "echo", "inputs": {"IN": ["float32", [[1, 2]]]}, "outputs": ["OUT"]}]
     answers = [told("load", "doubles"), told("load", "echo", WRITTEN, ECHO.format(2)), told("ready", "echo"), told(*question)]
