@@ -36,7 +36,8 @@ type audit struct {
 	took    batching.Time // how long the part before was measured
 	rows    float64
 	counted int     // batches that rows has
-	peak    int     // best size of the policy when it began
+	of      *costs  // those of the batch with which it began
+	peak    int     // their best size then
 	before  float64 // rows per nanosecond of the policy
 	greedy  float64 // of greedy
 	lost    uint64  // audits that greedy has won
@@ -159,15 +160,15 @@ func (p *Policy) auditEnded(now batching.Time, rows int) {
 		return
 	}
 	a := &p.audit
-	if !p.returns.closedLoop && p.waitingRows < p.sizes.efficient || p.probing() > 0 {
+	if !p.returns.closedLoop && p.waitingRows < p.sizes.efficient || p.probing() > 0 && a.greedyUntil <= p.ledger.batch {
 		a.part, a.counted = noAudit, 0 // the throughput is that of the clients, or of a round of probing
 		return
 	}
-	if a.part != noAudit && (2*p.sizes.peak < a.peak || p.sizes.peak > 2*a.peak) {
-		a.part = noAudit // the policy has changed its mind meanwhile
+	if a.part != noAudit && a.of == p.costs && (2*p.sizes.peak < a.peak || p.sizes.peak > 2*a.peak) {
+		a.part, a.next = noAudit, p.ledger.batch+auditFirst // the policy has changed its mind meanwhile
 	}
 	if a.part == noAudit {
-		a.peak = p.sizes.peak
+		a.of, a.peak = p.costs, p.sizes.peak
 	}
 	if a.batchEnded(now, p.ledger.batch, rows) {
 		for _, c := range p.classes {

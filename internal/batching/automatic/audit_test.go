@@ -89,17 +89,36 @@ func TestARoundOfProbingIsNotAudited(t *testing.T) {
 	}
 }
 
+// It does not wait for the round of probing that follows a lost audit: all instances run meanwhile.
+func TestGreedyEndsEarlyDuringARoundOfProbing(t *testing.T) {
+	p := New(Options{MaxRows: 8, Instances: 2, Profile: line(ms, ms/10, 1, 2, 4, 8)})
+	p.returns.closedLoop = true
+	p.audit = audit{greedyUntil: auditOff, before: 8 / float64(ms), took: auditBatches * ms}
+	for p.ledger.batch = range uint64(auditBatches) {
+		if p.probing() == 0 {
+			t.Fatal("the policy does not probe")
+		}
+		p.auditEnded(batching.Time(p.ledger.batch)*2*ms, 8)
+	}
+	if p.audit.greedily(p.ledger.batch) {
+		t.Error("the policy is still greedy, at half of what it did before")
+	}
+}
+
 // What it did before is then no longer what it would do without the audit.
 func TestAnAuditBeginsAgainIfThePolicyHasFoundAnotherSize(t *testing.T) {
 	for _, tt := range []struct {
 		before int
 		want   auditPart
-	}{{9, auditGreedy}, {4, auditBefore}, {21, auditBefore}} {
+	}{{9, auditGreedy}, {4, noAudit}, {21, noAudit}} {
 		p := New(Options{MaxRows: 64, Profile: line(ms, ms/10, 1, 2, 4, 8)})
 		p.returns.closedLoop, p.sizes.peak = true, 10
-		p.audit = audit{part: auditGreedy, peak: tt.before, deviations: 1}
+		p.audit = audit{part: auditGreedy, of: p.costs, peak: tt.before, deviations: 1}
 		if p.auditEnded(ms, 1); p.audit.part != tt.want {
 			t.Errorf("the best size was %d rows, and is 10: the audit is in part %d, want %d", tt.before, p.audit.part, tt.want)
+		}
+		if tt.want == noAudit && p.audit.next != auditFirst {
+			t.Errorf("it begins again at batch %d, want %d", p.audit.next, auditFirst)
 		}
 	}
 }

@@ -107,7 +107,7 @@ func (c *curve) calibrate(sizes []batching.Timing) {
 			continue
 		}
 		cell := &c.cells[s.Rows]
-		cell.calibrated, cell.calibratedWeight = float64(s.Median), float64(max(1, min(s.Runs, maxCalibratedWeight)))
+		cell.calibrated, cell.calibratedWeight = float64(s.Median), float64(max(minSamples, min(s.Runs, maxCalibratedWeight)))
 		if s.P95 >= s.Median {
 			tail += min(outlierFactor, float64(s.P95)/float64(s.Median)) - 1
 			known++
@@ -160,6 +160,7 @@ func (c *curve) disprove(rows int, took float64) {
 			c.cells[n] = cell{expected: c.cells[n].expected}
 		}
 	}
+	c.build()
 }
 
 // neighbors returns the cells of all sizes within a quarter of the given one.

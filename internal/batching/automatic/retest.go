@@ -58,6 +58,7 @@ func (r *retest) confirmed(batch uint64, cost float64) {
 
 // restart schedules a retest soon, because what is known has changed.
 func (r *retest) restart(batch uint64) {
+	r.fast = false
 	if r.next > batch+retestFirst {
 		*r = retest{next: batch + retestFirst}
 	}

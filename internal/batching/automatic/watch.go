@@ -262,6 +262,7 @@ func (p *Policy) judgeRetest(r *run, took float64) {
 		contradicted := p.curve.contradicts(r.rows, took)
 		if contradicted && p.retest.fast {
 			p.curve.disprove(r.rows, took)
+			p.resize()
 			p.audit.doubt(p.ledger.batch)
 			contradicted = false
 		}
