@@ -123,7 +123,7 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 // stayGreedy counts a batch while the policy is greedy, and ends that if the policy was better. The
 // audit may have begun in a bad moment of the policy, and more requests wait for larger batches.
 func (a *audit) stayGreedy(now batching.Time, batch uint64, rows int) {
-	if a.counted == 0 {
+	if a.counted == 0 { // it only starts the clock
 		a.since, a.rows = now, 0
 	} else {
 		a.rows += float64(rows)

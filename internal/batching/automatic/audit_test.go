@@ -201,7 +201,7 @@ func TestGreedyEndsEarlyIfThePolicyWasBetter(t *testing.T) {
 		batches uint64        // for which it is
 	}{
 		{"as in the audit", ms, auditOff},
-		{"worse than the policy", 3 * ms, 24*2/3 + 1}, // as long as the audit measured it
+		{"worse than the policy", 3 * ms, auditBatches*2/3 + 1}, // as long as the audit measured it
 		{"so slow that all of a part would cost too much", 100 * ms, auditFewest + 1},
 	} {
 		var a audit

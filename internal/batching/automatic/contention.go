@@ -13,7 +13,7 @@ type contention struct {
 	factor        [maxParallel + 1]float64 // slowdown while n batches run; factor[1] is below 1 if exclusive batches have more threads
 	samples       [maxParallel + 1]float64 // number of batches behind factor
 	recentSamples [maxParallel + 1]float64 // the same since the last allowRetry
-	retried       [maxParallel + 1]float64 // samples at the last allowRetry
+	retried       [maxParallel + 1]float64 // samples at the last allowRetry, or calibration during traffic
 	retriedFactor [maxParallel + 1]float64 // factor then
 	calibrated    [maxParallel + 1]float64 // calibrated value of factor; 0 if there is none
 	useful        int                      // number of parallel batches with the best latency

@@ -89,8 +89,10 @@ func (c *curve) smooth(rows int) float64 {
 	if c.nonlinear {
 		return c.expected(rows)
 	}
-	return c.fixed + c.perRow*float64(rows)
+	return c.line(rows)
 }
+
+func (c *curve) line(rows int) float64 { return c.fixed + c.perRow*float64(rows) }
 
 // between returns smooth of an average size.
 func (c *curve) between(rows float64) float64 {
@@ -153,14 +155,13 @@ func (c *curve) contradicts(rows int, took float64) bool {
 // probably measured in the same slow moment, and the next batches grow to them by steps. The
 // rest becomes a guess.
 func (c *curve) disprove(rows int, took float64) {
-	c.doubt()
 	c.largest = min(c.largest, rows)
 	for n := 1; n <= c.max(); n++ {
 		if mean, _ := c.cells[n].estimate(); n >= rows || mean > took {
-			c.cells[n] = cell{expected: c.cells[n].expected}
+			c.cells[n] = cell{}
 		}
 	}
-	c.build()
+	c.doubt()
 }
 
 // neighbors returns the cells of all sizes within a quarter of the given one.
@@ -229,8 +230,7 @@ func (c *curve) build() {
 	var near window
 	var within segment
 	for rows := 1; rows <= c.max(); rows++ {
-		line := c.fixed + c.perRow*float64(rows)
-		expected := line
+		expected := c.line(rows)
 		_, weight := c.cells[rows].estimate()
 		if weight >= minSamples {
 			expected += c.ownDeviation(rows)
@@ -314,8 +314,8 @@ func (c *curve) doubt() {
 // bends reports whether a size shows that the curve is not a line.
 func (c *curve) bends() bool {
 	for rows := 1; rows <= c.max(); rows++ {
-		line := c.fixed + c.perRow*float64(rows)
-		if mean, weight := c.cells[rows].estimate(); weight >= minSamples && c.cells[rows].offLine(mean-line, line) {
+		line := c.line(rows)
+		if mean, _ := c.cells[rows].estimate(); c.cells[rows].offLine(mean-line, line) {
 			return true
 		}
 	}
@@ -325,7 +325,7 @@ func (c *curve) bends() bool {
 // ownDeviation returns how far a size is from the line by its own samples.
 func (c *curve) ownDeviation(rows int) float64 {
 	mean, weight := c.cells[rows].estimate()
-	return weight / (weight + 1) * (mean - c.fixed - c.perRow*float64(rows))
+	return weight / (weight + 1) * (mean - c.line(rows))
 }
 
 // A segment is the part of the curve between two adjacent sizes that have enough samples. It only
@@ -378,5 +378,5 @@ func (w *window) deviation(c *curve, rows int) (weight, off float64) {
 func (w *window) add(c *curve, rows int, sign float64) {
 	mean, weight := c.cells[rows].estimate()
 	w.weight += sign * weight
-	w.off += sign * weight * (mean - c.fixed - c.perRow*float64(rows))
+	w.off += sign * weight * (mean - c.line(rows))
 }

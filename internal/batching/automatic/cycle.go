@@ -15,7 +15,7 @@ type cycle struct {
 
 const (
 	minSwitchGain = 1.02 // minimum factor in throughput to change the cycle, or to run one more batch under overload
-	minSplitGain  = 1.05 // minimum factor in throughput to split clients into more batches than run in parallel
+	minSplitGain  = 1.05 // minimum factor in throughput to split clients into more batches than run in parallel, and hold them
 )
 
 // clientCount returns the number of clients, rounded: each round would wait in vain for a
@@ -65,7 +65,7 @@ func (p *Policy) planCycle() {
 		case parts > parallel:
 			need = minSplitGain
 		case parallel > 1 && parallel <= p.contention.useful:
-			need = 1
+			need = 1 // with more instances fewer requests are held
 		}
 		if x > need*best {
 			best, bestLeast, bestRows, bestParallel = x, least, rows, parallel

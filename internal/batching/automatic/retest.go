@@ -5,7 +5,7 @@ import "github.com/shoal-serving/shoal/internal/batching"
 const (
 	retestFirst = 16   // batches until the first retest
 	retestMax   = 128  // upper limit; the number doubles while retests only confirm what is known
-	retestGain  = 0.9  // a retest that takes less than this share of the expected time proves the curve wrong
+	retestGain  = 0.9  // a retest that takes less than this share of the expected time is fast
 	retestCost  = 200  // batches between retests for each batch whose time a retest costs: they cost at most 1/200 of the time
 	retestRare  = 4096 // upper limit of that
 
@@ -23,8 +23,8 @@ type retest struct {
 
 // retestItems returns the number of requests of a batch that is up to twice as large as
 // the one of take requests, if a retest is due, or else 0. If twice the size is faster, the
-// next retest follows at once; so the number of batches until all sizes are excluded
-// rightly is a logarithm of the largest.
+// next retest follows at once, so that few batches pass until only sizes are excluded that
+// should be.
 func (p *Policy) retestItems(s *situation, line batching.Line, take int) int {
 	if p.ledger.batch < p.retest.next || !p.curve.known() || len(p.opt.Preferred) > 0 {
 		return 0
