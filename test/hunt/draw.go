@@ -11,7 +11,7 @@ import (
 )
 
 // FreshSeeds is the first seed that must not be used to tune the policy.
-const FreshSeeds = 1 << 36
+const FreshSeeds = 1 << 37
 
 // A Run is one random run.
 type Run struct {

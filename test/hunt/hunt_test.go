@@ -120,6 +120,12 @@ func TestRunsThatWereStuckRecover(t *testing.T) {
 		34359745172: "clients that do not divide evenly were planned on fewer instances than pay",
 		34359750307: "calibrated slowdowns were not measured again until the round after next",
 		34359766113: "an audit compared a round of probing with greedy",
+
+		68721491263: "sizes that no requests make up seemed to be fast, and never ran",
+		68721490674: "as many requests as were planned waited for another one, because they had fewer rows than on average",
+		68721492488: "batches ran alone to correct the calibration, and the curve was not built from them",
+		68721493181: "two clients were held for each other, because a single request had seemed to be slow",
+		68721501366: "small requests did not share a batch, because large ones do not fit into one together",
 	} {
 		if f := Try(seed); f.Stuck() {
 			t.Errorf("%s: %v", cause, f)

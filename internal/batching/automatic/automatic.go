@@ -102,7 +102,7 @@ var _ batching.Watcher = (*Policy)(nil)
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
 	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances), audit: audit{next: auditMax}}
-	p.unknown.sizes = sizesOf(&p.unknown.curve, 0)
+	p.unknown.sizes = sizesOf(&p.unknown.curve, &p.rate, 0)
 	p.costs = &p.unknown
 	p.Calibrated(opt.Profile)
 	return p
@@ -165,7 +165,7 @@ func (p *Policy) Scaled(instances int) {
 
 // resize recomputes the values that follow from the curve.
 func (p *Policy) resize() {
-	p.sizes = sizesOf(&p.curve, p.opt.Objective)
+	p.sizes = sizesOf(&p.curve, &p.rate, p.opt.Objective)
 	if p.unit == 0 {
 		p.unit = p.curve.expected(1) / unitsPerRow
 	}

@@ -56,7 +56,7 @@ func (p *Policy) ensureClass(elements int64) {
 // ones, and a batch of as many of them as of short ones could take minutes.
 func (p *Policy) newCosts(class int) *costs {
 	c := &costs{class: class, curve: newCurve(p.opt.MaxRows), retest: retest{next: p.ledger.batch + retestFirst}, padTrial: padTrial{next: retest{next: p.ledger.batch + retestFirst}}}
-	c.sizes = sizesOf(&c.curve, p.opt.Objective)
+	c.sizes = sizesOf(&c.curve, &p.rate, p.opt.Objective)
 	c.firstRows = c.curve.max()
 	nearest := math.MaxInt
 	for _, other := range p.classes {

@@ -128,6 +128,12 @@ func (c *curve) needsSamples(rows int) bool {
 	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].calibratedWeight < minSamples
 }
 
+// uncertain reports whether a size has so few samples, calibrated ones included, that some slow
+// batches may be most of them.
+func (c *curve) uncertain(rows int) bool {
+	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].calibratedWeight < minBentSamples
+}
+
 // unseen reports whether no size near the given one was measured.
 func (c *curve) unseen(rows int) bool {
 	for _, cell := range c.neighbors(rows) {

@@ -9,6 +9,7 @@ type cycle struct {
 	clients  float64 // average number of concurrent requests
 	rows     int     // average size of the largest batches; 0 if there is no cycle
 	least    int     // batches of at least this size are not held: not all have the same number of clients
+	requests int     // number of requests that have least rows on average
 	limit    int     // maximum size, if all requests of a batch are large ones
 	parallel int
 }
@@ -97,7 +98,11 @@ func (p *Policy) planCycle() {
 	}
 	if bestRows > 0 {
 		p.cycle.least, p.cycle.rows, p.cycle.parallel = rounded(bestLeast), rounded(bestRows), bestParallel
+		p.cycle.requests = rounded(bestLeast / p.rate.rows)
 		p.cycle.limit = int(bestRows*p.rate.largest/p.rate.rows + 0.5)
+		if bestRows+p.rate.rows > room {
+			p.cycle.limit = p.curve.max() // no further request fits on average, but small ones do
+		}
 	}
 }
 

@@ -25,11 +25,14 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		now: now, items: items, rows: rows, target: target, slots: limit - running, shape: p.shapes.share(line.First().Shape),
 		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < p.fullAt(target) && !p.mustBeGreedy() && p.mayHold(line) {
+	if rows < p.fullAt(target) && !p.complete(items) && !p.mustBeGreedy() && p.mayHold(line) {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
 		if d := p.holdDecision(&s); d.Rule != none {
+			if d.Rule == gather && p.retestDue() && p.curve.uncertain(rows) {
+				return batching.Decision{Take: items, Reason: batching.Retest} // of the size that waits now
+			}
 			return d
 		}
 	}
@@ -167,6 +170,12 @@ func (p *Policy) fullAt(target int) int {
 		return min(target, p.cycle.least) // a smaller batch would leave some client out of each round
 	}
 	return min(target, p.sizes.efficient)
+}
+
+// complete reports whether as many requests wait as a closed loop has planned for a batch, even if
+// they have fewer rows than such requests have on average: the other clients are in another batch.
+func (p *Policy) complete(items int) bool {
+	return p.cycle.rows > 0 && items >= p.cycle.requests && !p.rate.alike()
 }
 
 // speed returns the throughput of single batches of the given size, in rows per nanosecond.

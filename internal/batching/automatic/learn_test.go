@@ -126,7 +126,7 @@ func TestOneSlowRunOfCalibrationRulesOutNoSize(t *testing.T) {
 	}
 	sizes[6].P95 = 3 * sizes[6].Median
 	c.calibrate(sizes)
-	if got := sizesOf(&c, 20*ms); got.max != 64 { // 8.2 ms, twice
+	if got := sizesOf(&c, &rate{}, 20*ms); got.max != 64 { // 8.2 ms, twice
 		t.Errorf("batches within 20 ms have up to %d rows, want 64: the p95 is %v", got.max, time.Duration(c.p95(64)))
 	}
 }

@@ -14,11 +14,12 @@ const (
 
 // A rate measures how often requests arrive, and how many rows they have.
 type rate struct {
-	at      [longWindow]batching.Time // ring buffer of the last arrivals
-	n       int                       // number of arrivals
-	rows    float64                   // average rows of a request
-	squares float64                   // average of their squares
-	largest float64                   // rows of the largest requests; falls to the average if none come
+	at       [longWindow]batching.Time // ring buffer of the last arrivals
+	n        int                       // number of arrivals
+	rows     float64                   // average rows of a request
+	squares  float64                   // average of their squares
+	largest  float64                   // rows of the largest requests; falls to the average if none come
+	smallest float64                   // rows of the smallest requests; rises to the average if none come
 }
 
 func (r *rate) arrived(now batching.Time, rows int) {
@@ -26,21 +27,36 @@ func (r *rate) arrived(now batching.Time, rows int) {
 	r.n++
 	one := float64(rows)
 	if r.rows == 0 {
-		r.rows, r.squares = one, one*one
+		r.rows, r.squares, r.smallest = one, one*one, one
 	}
 	r.rows += (one - r.rows) / shortWindow
 	r.squares += (one*one - r.squares) / shortWindow
 	r.largest = max(one, r.largest-(r.largest-r.rows)/shortWindow)
+	r.smallest = min(one, r.smallest+(r.rows-r.smallest)/shortWindow)
+}
+
+// alike reports whether nearly all requests have the same number of rows.
+func (r *rate) alike() bool { return r.squares-r.rows*r.rows < r.rows*r.rows/16 }
+
+// possible reports whether whole requests make up a batch of the given number of rows.
+func (r *rate) possible(rows int) bool {
+	switch {
+	case r.n == 0:
+		return true
+	case r.alike():
+		return rows%rounded(r.rows) == 0
+	}
+	return rows >= rounded(r.smallest)
 }
 
 // fill returns how many rows of a batch requests fill on average: whole ones, if all have one size.
 // Otherwise the first one that does not fit closes the batch. That is often a large one, and renewal
 // theory says how many rows it leaves empty.
 func (r *rate) fill(rows int) float64 {
-	variance := r.squares - r.rows*r.rows
-	if variance < r.rows*r.rows/16 {
+	if r.alike() {
 		return r.rows * max(1, math.Floor(float64(rows)/r.rows+0.1))
 	}
+	variance := r.squares - r.rows*r.rows
 	return max(r.rows, float64(rows)-min(variance/r.rows, r.squares/(2*r.rows)-0.5))
 }
 

@@ -8,17 +8,21 @@ const (
 	retestGain  = 0.9  // a retest that takes less than this share of the expected time is fast
 	retestCost  = 200  // batches between retests for each batch whose time a retest costs: they cost at most 1/200 of the time
 	retestRare  = 4096 // upper limit of that
-
 )
 
-// A retest schedules runs of a larger batch size than the curve says is best. Without
-// retests, a size that the curve excludes would never be measured again, so a few slow
-// batches, a disturbed calibration, or a guess after a change of speed, would exclude it
-// for good.
+// A retest schedules runs of a larger batch size than the curve says is best, or of a smaller one
+// if requests would be held for the best. Without retests, a size that the curve excludes would
+// never be measured again, so a few slow batches, a disturbed calibration, or a guess after a
+// change of speed, would exclude it for good.
 type retest struct {
 	next uint64 // the batch at which the next retest is due
 	wait uint64 // batches between the last retest and the next
 	fast bool   // the last one contradicted what was measured; one of thousands does by chance, so the next one decides
+}
+
+// retestDue reports whether the next batch should have another size than is best.
+func (p *Policy) retestDue() bool {
+	return p.ledger.batch >= p.retest.next && p.curve.known() && len(p.opt.Preferred) == 0
 }
 
 // retestItems returns the number of requests of a batch that is up to twice as large as
@@ -26,7 +30,7 @@ type retest struct {
 // next retest follows at once, so that few batches pass until only sizes are excluded that
 // should be.
 func (p *Policy) retestItems(s *situation, line batching.Line, take int) int {
-	if p.ledger.batch < p.retest.next || !p.curve.known() || len(p.opt.Preferred) > 0 {
+	if !p.retestDue() {
 		return 0
 	}
 	rows := s.rows

@@ -92,7 +92,7 @@ func TestASizeBetweenMeasuredOnesIsExpectedBetweenTheirTimes(t *testing.T) {
 		below, above := takes(float64(rows)*2/3), takes(float64(rows)*4/3)
 		near(t, "a size between two", c.expected(rows), (below+above)/2, 0.15)
 	}
-	if best := sizesOf(&c, 0).peak; best < 8 || best > 16 {
+	if best := sizesOf(&c, &rate{}, 0).peak; best < 8 || best > 16 {
 		t.Errorf("the best size is %d rows, want about 12", best)
 	}
 }

@@ -13,9 +13,9 @@ type sizes struct {
 	max       int // largest size that meets the objective
 }
 
-// sizesOf computes the sizes of a curve. If nothing is known, all of them are the
+// sizesOf computes the sizes of a curve, of those that requests make up. If nothing is known, all of them are the
 // maximum, which makes the policy greedy.
-func sizesOf(c *curve, objective time.Duration) sizes {
+func sizesOf(c *curve, r *rate, objective time.Duration) sizes {
 	if !c.known() {
 		return sizes{c.max(), c.max(), c.max()}
 	}
@@ -28,12 +28,18 @@ func sizesOf(c *curve, objective time.Duration) sizes {
 	s := sizes{peak: 1, max: largest}
 	best := 0.0
 	for rows := 1; rows <= largest; rows++ {
+		if !r.possible(rows) {
+			continue // it never runs, so that nothing would correct its estimate
+		}
 		// Ignore improvements below 0.3 %.
 		if speed := float64(rows) / c.smooth(rows); speed > 1.003*best {
 			best, s.peak = speed, rows
 		}
 	}
-	for s.efficient = 1; float64(s.efficient)/c.smooth(s.efficient) < efficientShare*best; s.efficient++ {
+	for s.efficient = 1; s.efficient < s.peak; s.efficient++ {
+		if r.possible(s.efficient) && float64(s.efficient)/c.smooth(s.efficient) >= efficientShare*best {
+			break
+		}
 	}
 	return s
 }

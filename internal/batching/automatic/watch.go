@@ -24,6 +24,7 @@ type run struct {
 	separate       float64 // nanoseconds that its rows would take without padding; 0 if all have one shape
 	costs          *costs
 	retest         bool
+	below          bool                     // a retest of a smaller size than is best
 	fewerThreads   bool                     // it has fewer threads than an exclusive batch; its time counts as that of at least two parallel batches
 	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran, this one included
 }
@@ -101,6 +102,7 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 		p.startPadded(r, b.Items)
 	case r.retest:
 		p.retest.next = p.ledger.batch + retestFirst // until this one has ended
+		r.below = rows < p.fullAt(p.target())
 	}
 	p.busyPeriod.began(float64(p.waitingRows), float64(rows))
 	p.small.began(rows, p.possibleRows())
@@ -178,6 +180,7 @@ func (p *Policy) learn(r *run, took float64) {
 		p.learnParallel(r, took)
 		return
 	}
+	aloneDue := p.aloneDue
 	if p.alone++; p.alone >= minSamples {
 		p.aloneDue = false
 	}
@@ -197,7 +200,7 @@ func (p *Policy) learn(r *run, took float64) {
 		p.contention.restart(p.opt.Instances)
 		p.probed = 0
 	}
-	if r.retest && r.separate == 0 {
+	if (r.retest || aloneDue && took < retestGain*expected) && r.separate == 0 {
 		p.judgeRetest(r, took)
 	}
 	p.curve.record(r.rows, took)
@@ -255,13 +258,17 @@ func (p *Policy) drifted(r *run, solo float64) bool {
 }
 
 // judgeRetest compares the time of a retest with the expected time. Batches are seldom fast by
-// chance, so two in a row disprove what was measured.
+// chance, so two in a row disprove what was measured. One below the best size is only recorded:
+// what it corrects has excluded no larger size.
 func (p *Policy) judgeRetest(r *run, took float64) {
 	expected := p.curve.expected(r.rows)
 	if took < retestGain*expected {
-		contradicted := p.curve.contradicts(r.rows, took)
+		contradicted := !r.below && p.curve.contradicts(r.rows, took)
 		if contradicted && p.retest.fast {
 			p.curve.disprove(r.rows, took)
+			if !r.retest { // it ran alone for this: slowdowns were measured against what is disproved
+				p.contention.restart(p.opt.Instances)
+			}
 			p.resize()
 			p.audit.doubt(p.ledger.batch)
 			contradicted = false
