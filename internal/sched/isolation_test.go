@@ -27,14 +27,24 @@ import (
 // and checks that each gets all of its own inputs back.
 func shareBatch(t *testing.T, requests ...*infer.Request) {
 	t.Helper()
+	rows := 0
+	for _, req := range requests {
+		rows += req.Rows
+	}
+	runInBatches(t, 8, 8, []int{8, rows}, requests...)
+}
+
+// runInBatches submits requests while the only instance is busy with a batch of the greatest
+// size that the model takes. It checks that they run in batches of the given rows, of which the
+// policy puts at most perBatch into one, and that each gets all of its own inputs back.
+func runInBatches(t *testing.T, maxRows, perBatch int, want []int, requests ...*infer.Request) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		eng := &enginetest.Echo{Takes: constant(10 * ms)}
-		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
-		b.submit(0, largeRequest("z", 8), 10*ms)
-		rows := 0
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: maxRows, Policy: batching.Triton{MaxRows: perBatch}}})
+		b.submit(0, largeRequest("z", maxRows), 10*ms)
 		for i, req := range requests {
 			req.Shape = 1 // not that of the first batch
-			rows += req.Rows
 			b.calls.Go(func() {
 				time.Sleep(time.Duration(i+1) * ms)
 				var resp infer.Response
@@ -51,7 +61,7 @@ func shareBatch(t *testing.T, requests ...*infer.Request) {
 			})
 		}
 		b.finish()
-		if got, want := eng.Batches(), []int{8, rows}; !slices.Equal(got, want) {
+		if got := eng.Batches(); !slices.Equal(got, want) {
 			t.Errorf("batches of %v rows, want %v", got, want)
 		}
 	})
@@ -73,6 +83,18 @@ func TestTheInputsOfABatchAreJoinedEachByItself(t *testing.T) {
 
 func TestTheInputsOfABatchAreStagedEachByItself(t *testing.T) {
 	shareBatch(t, twoInputs("a", 2, minStagedBytes), twoInputs("b", 3, minStagedBytes), twoInputs("c", 1, minStagedBytes))
+}
+
+// The hash of the last request's shape is that of the others, but its rows are larger, or it has
+// fewer inputs. Its slot would be the last of the first input, before the rows of the second.
+func TestRowsOfAnotherSizeAreNotStagedWithOthers(t *testing.T) {
+	larger := twoInputs("x", 1, minStagedBytes)
+	larger.Inputs[0] = twoInputs("x", 1, 2*minStagedBytes).Inputs[0]
+	fewer := twoInputs("x", 1, minStagedBytes)
+	fewer.Inputs = fewer.Inputs[:1]
+	for _, x := range []*infer.Request{larger, fewer} {
+		runInBatches(t, 3, 2, []int{3, 2, 1}, twoInputs("a", 1, minStagedBytes), twoInputs("b", 1, minStagedBytes), x)
+	}
 }
 
 func TestStringsOfDifferentLengthsReachTheirOwners(t *testing.T) {

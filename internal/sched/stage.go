@@ -85,7 +85,9 @@ func (s *Scheduler) reserveLocked(c *call) {
 		s.stages = append(s.stages, st)
 		last = len(s.stages) - 1
 	}
-	s.stages[last].add(c)
+	if s.stages[last].laidOutFor(c) {
+		s.stages[last].add(c)
+	}
 }
 
 // dropEmptyStages drops the stages whose calls have all left, or are in batches that did not use
@@ -105,6 +107,20 @@ func (s *Scheduler) dropEmptyStages() bool {
 
 // fits reports whether the stage has room for c, which has its shape.
 func (st *stage) fits(c *call) bool { return st.rows+c.item.Rows <= st.capacity }
+
+// laidOutFor reports whether rows of c have the sizes of the stage's slots. Shapes are hashes, and
+// after a collision, c's rows would overwrite those of other calls; see joinable.
+func (st *stage) laidOutFor(c *call) bool {
+	if len(c.req.Inputs) != len(st.inputs) {
+		return false
+	}
+	for i, in := range st.inputs {
+		if len(c.req.Inputs[i].Data) != c.item.Rows*in.rowBytes {
+			return false
+		}
+	}
+	return true
+}
 
 func (st *stage) add(c *call) {
 	st.memory.Retain()
