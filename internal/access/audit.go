@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 )
 
 // DefaultAuditSize is the size at which an audit log begins a new file.
@@ -26,21 +28,47 @@ type record struct {
 	Outcome string    `json:"outcome"` // ok, denied or failed
 	Error   string    `json:"error,omitempty"`
 	Took    float64   `json:"took_seconds"`
-	Omitted uint64    `json:"omitted,omitempty"` // refused requests before this one that have no record
+	// Refused requests before this one, or denied changes of this caller, that have no record.
+	Omitted uint64 `json:"omitted,omitempty"`
 }
 
+// maxText is the size of a text in a record, which may come from a client, and maxError that of
+// the error of a change that was allowed, in bytes of JSON.
+const (
+	maxText  = 256
+	maxError = 1024
+)
+
 func newRecord(began time.Time, caller *Caller, c Change, denied bool, err error) record {
-	r := record{Time: began.UTC(), Caller: caller.Name(), Tenant: caller.Tenant(), What: c.What, Model: c.Model, Detail: c.Detail, Outcome: "ok", Took: time.Since(began).Seconds()}
+	r := record{
+		Time: began.UTC(), Caller: caller.Name(), Tenant: caller.Tenant(), What: cut(c.What, maxText), Model: cut(c.Model, maxText), Detail: cut(c.Detail, maxText),
+		Outcome: "ok", Took: time.Since(began).Seconds(),
+	}
 	if caller != nil {
 		r.From = caller.Address
 	}
-	if err != nil {
-		r.Outcome, r.Error = "failed", err.Error()
-	}
-	if denied {
-		r.Outcome = "denied"
+	switch {
+	case denied:
+		r.Outcome, r.Error = "denied", cut(err.Error(), maxText)
+	case err != nil:
+		r.Outcome, r.Error = "failed", cut(err.Error(), maxError)
 	}
 	return r
+}
+
+// cut returns the beginning of s that takes at most size bytes as JSON, which escapes a control
+// character with six, and an ellipsis if that is not all.
+func cut(s string, size int) string {
+	for i, r := range s {
+		n := utf8.RuneLen(r)
+		if r < ' ' || strings.ContainsRune("\"\\<>&\x7f\u2028\u2029\ufffd", r) {
+			n = len(`\u0000`)
+		}
+		if size -= n; size < 0 {
+			return s[:i] + "…"
+		}
+	}
+	return s
 }
 
 // AuditOptions configure an audit log.

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -172,5 +174,110 @@ func TestRefusedRequestsAreRecordedUpToARate(t *testing.T) {
 	}
 	if _, ok := l.allow(now); ok {
 		t.Error("another one at the same time is allowed")
+	}
+}
+
+// noGrants is a context of a caller that may do nothing.
+func noGrants(name string) context.Context {
+	return WithCaller(context.Background(), &Caller{Principals: []*Principal{{Name: name}}, Address: "192.0.2.1:5"})
+}
+
+func TestDeniedChangesAreRecordedUpToARateForEachCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "audit.log")
+		audit, err := OpenAudit(path, AuditOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := &Gate{Audit: audit}
+		try := func(ctx context.Context) {
+			t.Helper()
+			if err := gate.Change(ctx, Change{Action: Manage, What: "load", Model: "m"}, func() error { return nil }); err == nil {
+				t.Fatal("the change is not denied")
+			}
+		}
+		for range maxRefusals + 50 {
+			try(noGrants("ann"))
+		}
+		try(noGrants("ben"))
+		time.Sleep(time.Second / refusalRate)
+		try(noGrants("ann"))
+		admin := WithCaller(context.Background(), Self)
+		for range 2 * maxRefusals {
+			if err := gate.Change(admin, Change{Action: Manage, What: "load", Model: "m"}, func() error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := audit.Close(); err != nil {
+			t.Fatal(err)
+		}
+		of, omitted := map[string]int{}, map[string]uint64{}
+		for _, r := range readRecords(t, path) {
+			of[r.Caller]++
+			omitted[r.Caller] += r.Omitted
+		}
+		if of["ann"] != maxRefusals+1 || omitted["ann"] != 50 {
+			t.Errorf("%d records of ann and %d omitted, expected %d and 50", of["ann"], omitted["ann"], maxRefusals+1)
+		}
+		if of["ben"] != 1 || of["server"] != 2*maxRefusals {
+			t.Errorf("%d records of ben and %d of the server, expected 1 and %d", of["ben"], of["server"], 2*maxRefusals)
+		}
+	})
+}
+
+func TestCallersBeyondALimitShareOneForTheirDeniedChanges(t *testing.T) {
+	var gate Gate
+	now := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	for i := range maxDenied + 50 {
+		gate.denialsOf(now, strconv.Itoa(i)).allow(now)
+	}
+	if n := len(gate.denials); n != maxDenied+1 {
+		t.Errorf("%d limiters, expected %d", n, maxDenied+1)
+	}
+	if gate.denialsOf(now, "ann") != gate.denialsOf(now, "ben") {
+		t.Error("callers beyond the limit have limiters of their own")
+	}
+	if now = now.Add(time.Second); gate.denialsOf(now, "ann") == gate.denialsOf(now, "ben") {
+		t.Error("callers share a limiter although those of others are idle")
+	}
+}
+
+func TestTextsOfClientsTakeLittleOfTheAuditLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	audit, err := OpenAudit(path, AuditOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := &Gate{Audit: audit}
+	fail := func() error { return errors.New(strings.Repeat("e", 1<<20)) }
+	for _, letter := range []string{"a", "\x00", "ü", "<", "\xff", "\u2028", `"`} {
+		long := strings.Repeat(letter, 1<<20)
+		_ = gate.Change(noGrants("ann"), Change{Action: Manage, What: long, Model: long, Detail: long}, fail)
+		_ = gate.Change(WithCaller(context.Background(), Self), Change{Action: Manage, What: long, Model: long, Detail: long}, fail)
+		gate.Refused("192.0.2.1:5", long, ErrUnauthenticated)
+	}
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if len(line) > 2200 {
+			t.Errorf("a record of %d bytes: %.300s", len(line), line)
+		}
+	}
+	for i, r := range readRecords(t, path) {
+		for _, text := range []string{r.What, r.Model, r.Detail} {
+			if text != "" && (!strings.HasSuffix(text, "…") || len(text) < 40) {
+				t.Errorf("record %d has %q", i, text)
+			}
+		}
+	}
+	for _, short := range []string{"", "resnet50", strings.Repeat("a", maxText), strings.Repeat("ü", maxText/2)} {
+		if got := cut(short, maxText); got != short {
+			t.Errorf("%q is cut to %q", short, got)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,14 +54,24 @@ type Gate struct {
 
 	refused  atomic.Uint64
 	refusals limiter
+
+	mu      sync.Mutex          // guards the following
+	denials map[string]*limiter // by the name of the caller, or otherCallers
 }
 
-// Of refused requests, maxRefusals are recorded at once, and refusalRate in a second after
-// that. A client without a credential must not be able to make older records disappear: to
-// replace them all takes it days.
+// Of refused requests, and of the denied changes of each caller, maxRefusals are recorded at
+// once, and refusalRate in a second after that. A client that may change nothing must not be
+// able to make older records disappear: to replace them all takes it at least half a day.
 const (
 	maxRefusals = 100
 	refusalRate = 10
+)
+
+// maxDenied is the number of callers whose denied changes are limited each by itself. Beyond
+// that callers share the limiter otherCallers: there may be a caller for every token.
+const (
+	maxDenied    = 1000
+	otherCallers = ""
 )
 
 // Refused records that a request was refused because its caller could not be authenticated.
@@ -113,6 +124,34 @@ func (l *limiter) allow(now time.Time) (omitted uint64, ok bool) {
 	return omitted, true
 }
 
+// idle reports whether the limiter allows as many as a new one.
+func (l *limiter) idle(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.used <= refusalRate*now.Sub(l.last).Seconds()
+}
+
+// denialsOf returns the limiter for the denied changes of a caller.
+func (g *Gate) denialsOf(now time.Time, caller string) *limiter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.denials == nil {
+		g.denials = map[string]*limiter{}
+	}
+	if g.denials[caller] == nil && len(g.denials) >= maxDenied {
+		maps.DeleteFunc(g.denials, func(_ string, l *limiter) bool { return l.idle(now) })
+		if len(g.denials) >= maxDenied {
+			caller = otherCallers
+		}
+	}
+	l := g.denials[caller]
+	if l == nil {
+		l = &limiter{}
+		g.denials[caller] = l
+	}
+	return l
+}
+
 // Required reports whether callers must be authenticated.
 func (g *Gate) Required() bool { return g != nil && !g.Open }
 
@@ -152,7 +191,8 @@ type Change struct {
 }
 
 // Change checks whether the caller of ctx may make a change, makes it with do, and records
-// it with its outcome, also if it was denied.
+// it with its outcome, also if it was denied. If many changes of a caller are denied, only some
+// are recorded, with the number of those that were omitted.
 func (g *Gate) Change(ctx context.Context, c Change, do func() error) error {
 	began := time.Now()
 	err := g.Check(ctx, c.Action, c.Model)
@@ -163,8 +203,18 @@ func (g *Gate) Change(ctx context.Context, c Change, do func() error) error {
 	if !denied {
 		err = do()
 	}
-	if g != nil && g.Audit != nil {
-		g.Audit.write(newRecord(began, CallerOf(ctx), c, denied, err))
+	if g == nil || g.Audit == nil {
+		return err
 	}
+	caller, omitted := CallerOf(ctx), uint64(0)
+	if denied {
+		var ok bool
+		if omitted, ok = g.denialsOf(began, caller.Name()).allow(began); !ok {
+			return err
+		}
+	}
+	r := newRecord(began, caller, c, denied, err)
+	r.Omitted = omitted
+	g.Audit.write(r)
 	return err
 }
