@@ -302,13 +302,15 @@ func (d *onDemand) find(now time.Time, name string) (*demanded, error) {
 		}
 		return nil, onDisk.err
 	}
+	if onDisk.err != nil {
+		if m != nil { // a client may have made the name up
+			m.broken = true
+		}
+		return nil, refuse(name, minBroken, "model %q cannot be loaded: %w", name, onDisk.err)
+	}
 	if m == nil {
 		m = &demanded{}
 		d.models[name] = m
-	}
-	if onDisk.err != nil {
-		m.broken = true
-		return nil, refuse(name, minBroken, "model %q cannot be loaded: %w", name, onDisk.err)
 	}
 	if m.state == cold && m.files != onDisk.files {
 		m.adopt(onDisk)

@@ -666,6 +666,27 @@ func TestAModelWhoseFilesAreGoneIsNotAvailable(t *testing.T) {
 	})
 }
 
+func TestNamesThatClientsMakeUpAreNotKeptWhileTheRepositoryCannotBeRead(t *testing.T) {
+	d := newDisk(t).models("a")
+	demanding(t, d, 2, nil, func(t *testing.T, r *running, _ *slow) {
+		time.Sleep(2 * describedFor)
+		if err := errors.Join(os.Rename(d.dir, d.dir+".away"), os.Symlink(d.dir, d.dir)); err != nil { // it leads to itself
+			t.Fatal(err)
+		}
+		for _, name := range []string{"b", "c", "d", "a"} {
+			_, err := request(t.Context(), r, name)
+			refused(t, err, minBroken)
+		}
+		if c, _ := r.source.DemandCounts(); c.Models != 1 || r.source.demand.Available("a") {
+			t.Errorf("%d models are known, expected 1, which is not available: %v", c.Models, r.source.demand.Available("a"))
+		}
+		if err := errors.Join(os.Remove(d.dir), os.Rename(d.dir+".away", d.dir)); err != nil {
+			t.Fatal(err)
+		}
+		mustAsk(t, r, "a", time.Second)
+	})
+}
+
 // A reload must not make a model look worthless: it would leave for any other.
 func TestAModelThatIsLoadedAgainKeepsItsWorth(t *testing.T) {
 	d := newDisk(t).models("a")
