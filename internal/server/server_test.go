@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
@@ -282,5 +284,43 @@ func TestAModelWhoseFirstLoadHasJustBegunIsNotUnknown(t *testing.T) {
 	<-m.turn
 	if err := s.missing("m", ""); infer.CodeOf(err) != infer.NotFound {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// withModels returns a server whose table has a number of models, without versions.
+func withModels(n int) *Server {
+	s := New(nil, Options{})
+	s.Started()
+	table := map[string]serving{}
+	for i := range n {
+		table[fmt.Sprintf("model-%05d", i)] = serving{}
+	}
+	s.serving.Store(&table)
+	return s
+}
+
+// Clients may ask often for models that do not exist, and the time of a comparison of names grows
+// with the number of models.
+func TestARequestForAnUnknownModelIsComparedWithFewNames(t *testing.T) {
+	if e, ok := errors.AsType[*infer.Error](withModels(maxCompared).missing("model-0012x", "")); !ok || e.Hint != "did you mean 'model-00120'?" {
+		t.Errorf("with %d models: %+v", maxCompared, e)
+	}
+	s := withModels(maxCompared + 1)
+	if e, ok := errors.AsType[*infer.Error](s.missing("model-0012x", "")); !ok || e.Hint != "" || e.Reason != infer.UnknownModel {
+		t.Errorf("with more: %+v", e)
+	}
+	if n := testing.AllocsPerRun(100, func() { _ = s.missing("model-0012x", "") }); n > 10 {
+		t.Errorf("%v allocations with more than %d models", n, maxCompared)
+	}
+}
+
+func BenchmarkUnknownModel(b *testing.B) {
+	for _, n := range []int{10, maxCompared, 10_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			s := withModels(n)
+			for b.Loop() {
+				_ = s.missing("model-0012x", "")
+			}
+		})
 	}
 }

@@ -112,6 +112,14 @@ func (s *Server) Find(name, version string) (*servable.Version, error) {
 // missing returns the error for a version that does not serve. The reason is in the index,
 // and not in the error: it is for operators, not for clients.
 func (s *Server) missing(name, version string) error {
+	if err := s.notServing(name, version); err != nil {
+		return err
+	}
+	return s.unknownModel(name, version) // without the lock: it compares names
+}
+
+// notServing is missing for a model that exists, or may exist; nil means that there is none.
+func (s *Server) notServing(name, version string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.models[name]
@@ -122,7 +130,7 @@ func (s *Server) missing(name, version string) error {
 		err.RetryAfter = startRetry
 		return err
 	case m == nil:
-		return s.unknownModel(name, version)
+		return nil
 	case version == "" && (m.loading() || len(m.states) == 0 && len(m.turn) > 0): // its first load reads files
 		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).WithReason(infer.ModelLoading, name, "")
 	case version == "":
@@ -142,23 +150,26 @@ const startRetry = time.Second
 // was probably meant, unless callers have rights: they may not know the names of all models.
 func (s *Server) unknownModel(name, version string) error {
 	err := infer.Errorf(infer.NotFound, "there is no model %q", name).WithReason(infer.UnknownModel, name, version)
-	if s.gate.Required() {
+	serving := *s.serving.Load()
+	if s.gate.Required() || len(serving) > maxCompared {
 		return err
 	}
-	serving := *s.serving.Load()
-	switch meant := suggest.Nearest(name, slices.Sorted(maps.Keys(serving))); {
+	names := slices.Sorted(maps.Keys(serving))
+	switch meant := suggest.Nearest(name, names); {
 	case meant != "":
 		return err.WithHint("did you mean '%s'?", meant)
-	case len(serving) == 0:
+	case len(names) == 0:
 		return err.WithHint("no model is loaded")
-	case len(serving) <= maxListed:
-		return err.WithHint("the server has %s", strings.Join(slices.Sorted(maps.Keys(serving)), ", "))
+	case len(names) <= maxListed:
+		return err.WithHint("the server has %s", strings.Join(names, ", "))
 	}
 	return err
 }
 
-// maxListed is the maximum number of models that an error lists.
-const maxListed = 10
+const (
+	maxListed   = 10  // models that an error lists
+	maxCompared = 200 // models whose names are compared with an unknown one: each takes some microseconds, and clients may ask often
+)
 
 // Versions returns those of a model that serve, ascending.
 func (s *Server) Versions(name string) []*servable.Version { return (*s.serving.Load())[name].versions }
