@@ -205,21 +205,22 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 	kept := calibrationDir(opts.calibrationDir, log)
 	store := calibrate.NewStore(kept, log)
 	env := servable.NewEnv(servable.Options{
-		Retries:   opts.loadRetries,
-		Timeout:   seconds(opts.loadTimeout),
-		Queue:     batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
-		Strict:    opts.disableAutoComplete,
-		Automatic: opts.batching == "automatic",
-		Cached:    p.responses != nil,
-		Store:     store,
-		CPU:       machine.CPU(machine.Root()),
-		Defaults:  backendDefaults(settingsOfBackends),
-		Runners:   runners(pace, p.onnx, p.python, &ensemble.Engine{Members: caller, Log: log}, cores),
-		Cores:     cores,
-		Memory:    func() machine.Memory { return machine.ReadMemory(machine.Root()) },
-		Waited:    func() time.Duration { return machine.Waited(machine.Root()) },
-		Pacer:     pace,
-		Log:       log,
+		Retries:    opts.loadRetries,
+		Timeout:    seconds(opts.loadTimeout),
+		Queue:      batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
+		InputBytes: opts.maxInputSize,
+		Strict:     opts.disableAutoComplete,
+		Automatic:  opts.batching == "automatic",
+		Cached:     p.responses != nil,
+		Store:      store,
+		CPU:        machine.CPU(machine.Root()),
+		Defaults:   backendDefaults(settingsOfBackends),
+		Runners:    runners(pace, p.onnx, p.python, &ensemble.Engine{Members: caller, Log: log}, cores),
+		Cores:      cores,
+		Memory:     func() machine.Memory { return machine.ReadMemory(machine.Root()) },
+		Waited:     func() time.Duration { return machine.Waited(machine.Root()) },
+		Pacer:      pace,
+		Log:        log,
 	})
 	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Access: guarded.gate, Cache: p.responses, Arrivals: recorder})
 	p.connections = &listen.Connections{Max: maxConnections(opts.maxConnections), Log: log}

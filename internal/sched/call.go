@@ -29,7 +29,7 @@ type call struct {
 	// batch ends.
 	startTimes infer.Timeline
 
-	empty bool // it is a row without a request; see emptyRow
+	empty bool // it is a row without a request; see emptyRequest
 	probe bool // it is of a probe
 
 	// For requests of iterative sequences.

@@ -182,6 +182,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 // holds its own reference to their memory, see [infer.Request].
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	if s.opts.Sequences != nil {
+		if err := s.opts.Sequences.check(req); err != nil {
+			return err
+		}
 		req = s.withControls(s.numbered(req))
 	}
 	c := s.newCall(req)

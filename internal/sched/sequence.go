@@ -14,6 +14,26 @@ import (
 type Sequences struct {
 	Model *modelconfig.Sequence
 	Slots int // of an instance
+
+	// MaxBytes limits the inputs of a batch in which all rows are as large as that of one
+	// request; zero means no limit. Used if Model.Direct: the rows of other slots are as large as
+	// a client makes its own, and only that one is charged.
+	MaxBytes int64
+}
+
+// check returns an error if a batch with req may be too large.
+func (s *Sequences) check(req *infer.Request) error {
+	if !s.Model.Direct || s.MaxBytes == 0 {
+		return nil
+	}
+	row := int64(0)
+	for i := range req.Inputs {
+		row += int64(emptySize(&req.Inputs[i]))
+	}
+	if row > s.MaxBytes/int64(s.Slots) {
+		return infer.Errorf(infer.Invalid, "limit of decoded bytes exceeded: the model's direct sequences have %d rows, each as large as the request's %d bytes, and allowed are %d together", s.Slots, row, s.MaxBytes)
+	}
+	return nil
 }
 
 // waitingLocked and runningLocked return the number of queued requests and of running batches.
@@ -182,33 +202,48 @@ func (w *worker) rowsOf(calls []*call) []*call {
 	for _, c := range calls {
 		rows[c.item.Sequence().Slot()] = c
 	}
+	var empty *infer.Request // of all rows without one, which only read it
 	for i, c := range rows {
 		if c == nil {
-			rows[i] = w.emptyRow(calls[0])
+			if empty == nil {
+				empty = w.emptyRequest(calls[0])
+			}
+			rows[i] = &call{req: empty, empty: true}
+			rows[i].item.Rows, rows[i].item.Shape = 1, calls[0].item.Shape
 		}
 	}
 	return rows
 }
 
-// emptyRow returns a call for a row without a request. It has the shapes of the given one,
-// and zeros.
-func (w *worker) emptyRow(like *call) *call {
+// emptyRequest returns the request of rows that have none. It has the shapes of the given
+// one, and zeros.
+func (w *worker) emptyRequest(like *call) *infer.Request {
 	seq := w.s.opts.Sequences.Model
+	var zeros []byte // of all inputs: models do not write to them
+	zero := func(size int) []byte {
+		if size > len(zeros) {
+			zeros = make([]byte, size)
+		}
+		return zeros[:size:size]
+	}
 	req := &infer.Request{Model: like.req.Model, Version: like.req.Version, Rows: 1}
 	for _, in := range like.req.Inputs[:len(like.req.Inputs)-len(seq.Controls)-len(seq.States)] {
-		size := len(in.Data)
-		if in.Type == tensor.Bytes { // empty strings
-			elements, _ := tensor.Elements(in.Shape) // the request has passed the check
-			size = int(4 * elements)
-		}
-		req.Inputs = append(req.Inputs, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: in.Shape, Data: make([]byte, size)})
+		req.Inputs = append(req.Inputs, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: in.Shape, Data: zero(emptySize(&in))})
 	}
-	c := &call{req: w.s.withControls(req), empty: true}
-	c.item.Rows, c.item.Shape = 1, like.item.Shape
-	for k, first := len(c.req.Inputs)-len(seq.States), len(like.req.Inputs)-len(seq.States); first < len(like.req.Inputs); k, first = k+1, first+1 {
-		c.req.Inputs[k].Shape, c.req.Inputs[k].Data = like.req.Inputs[first].Shape, make([]byte, len(like.req.Inputs[first].Data))
+	req = w.s.withControls(req)
+	for k, first := len(req.Inputs)-len(seq.States), len(like.req.Inputs)-len(seq.States); first < len(like.req.Inputs); k, first = k+1, first+1 {
+		req.Inputs[k].Shape, req.Inputs[k].Data = like.req.Inputs[first].Shape, zero(len(like.req.Inputs[first].Data))
 	}
-	return c
+	return req
+}
+
+// emptySize returns the size of a row without a request in which an input has the shape of in.
+func emptySize(in *tensor.Tensor) int {
+	if in.Type != tensor.Bytes {
+		return len(in.Data)
+	}
+	elements, _ := tensor.Elements(in.Shape) // the request has passed the check
+	return int(4 * elements)                 // empty strings
 }
 
 // endRows keeps the states of the rows, and releases those that are empty.

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -264,4 +265,88 @@ func TestSlotsAreCounted(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A reader takes requests one by one, and keeps where the inputs of a batch are.
+type reader struct {
+	inputs [][][]byte // of the rows of the last batch
+}
+
+func (*reader) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { panic("joined") }
+func (*reader) Close() error                                                { return nil }
+
+func (r *reader) RunEach(_ context.Context, calls []engine.Call) error {
+	r.inputs = nil
+	for i := range calls {
+		var row [][]byte
+		for _, x := range calls[i].Request.Inputs {
+			row = append(row, x.Data)
+			if x.Name == "sum" {
+				calls[i].Outputs.Tensors = append(calls[i].Outputs.Tensors, tensor.Tensor{Name: "next", Type: x.Type, Shape: x.Shape, Data: x.Data})
+			}
+		}
+		r.inputs = append(r.inputs, row)
+	}
+	return nil
+}
+
+func TestRowsWithoutARequestShareTheirZeros(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := &reader{}
+		s := startSequences(t, model, "direct { }")
+		for n := range uint64(4) {
+			var resp infer.Response
+			if err := s.Submit(t.Context(), wide(n+1, 1000), &resp); err != nil {
+				t.Fatal(err)
+			}
+			resp.Release()
+		}
+		if len(model.inputs) != 4 {
+			t.Fatalf("the last batch has %d rows, want 4", len(model.inputs))
+		}
+		for i, row := range model.inputs[:3] {
+			if x, sum := row[0], row[2]; len(x) != 4000 || len(sum) != 4 || &x[0] != &model.inputs[0][0][0] || &sum[0] != &x[0] {
+				t.Errorf("row %d has inputs of %d and %d bytes of its own", i, len(x), len(sum))
+			}
+			if !bytes.Equal(row[0], make([]byte, 4000)) {
+				t.Errorf("row %d is not empty", i)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// wide returns a request that starts a sequence, whose x has elements of 1.
+func wide(id uint64, elements int) *infer.Request {
+	return &infer.Request{Correlation: id, Flags: infer.SequenceStart, Rows: 1, Inputs: []tensor.Tensor{
+		{Name: "x", Type: tensor.Int32, Shape: []int64{1, int64(elements)}, Data: bytes.Repeat([]byte{1, 0, 0, 0}, elements)},
+	}}
+}
+
+func TestARequestOfWhichABatchWouldBeTooLargeIsRefused(t *testing.T) {
+	text := func(elements, length int) *infer.Request {
+		data := make([]byte, 4*elements+length)
+		return &infer.Request{Rows: 1, Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Bytes, Shape: []int64{1, int64(elements)}, Data: data}}}
+	}
+	for name, c := range map[string]struct {
+		direct  bool
+		limit   int64
+		req     *infer.Request
+		refused bool
+	}{
+		"as large as allowed": {true, 16_000, wide(1, 1000), false},
+		"larger":              {true, 15_999, wide(1, 1000), true},
+		"without a limit":     {true, 0, wide(1, 1000), false},
+		"not direct":          {false, 15_999, wide(1, 1000), false},
+		"a long string":       {true, 16_000, text(1, 15_000), false}, // those of empty rows are empty
+		"many strings":        {true, 16_000, text(1001, 0), true},
+		"without elements":    {true, 1, wide(1, 0), false},
+	} {
+		seq := Sequences{Model: &modelconfig.Sequence{Direct: c.direct}, Slots: 4, MaxBytes: c.limit}
+		if err := seq.check(c.req); (err != nil) != c.refused || err != nil && infer.CodeOf(err) != infer.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -27,6 +27,10 @@ type Options struct {
 	// [DefaultQueue].
 	Queue batching.Bound
 
+	// InputBytes is the limit of a request's decoded inputs. It also limits what direct
+	// sequences make of them, see [sched.Sequences]. Zero means no limit.
+	InputBytes int64
+
 	// Strict rejects models whose configuration omits the inputs or the outputs.
 	Strict bool
 

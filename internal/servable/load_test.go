@@ -357,3 +357,25 @@ func TestWarningsAboutAConfigurationAreLoggedOnce(t *testing.T) {
 		t.Errorf("the warning is logged %d times:\n%s", n, log.String())
 	}
 }
+
+// Where the configuration sets the size of a row, its author has chosen that of a batch.
+func TestABatchOfDirectSequencesIsLimitedIfClientsChooseItsSize(t *testing.T) {
+	for dims, refused := range map[string]bool{"-1": true, "100": false} {
+		config := strings.ReplaceAll(plain, "[ 2 ]", "[ "+dims+" ]") + "\nsequence_batching { direct {} }"
+		v, err := newTestEnv(t, &fake{}, Options{InputBytes: 1000}).Open(t.Context(), source(config))
+		if err != nil {
+			t.Errorf("%s: %v", dims, err)
+			continue
+		}
+		req := &infer.Request{Correlation: 1, Flags: infer.SequenceStart, Rows: 1, Inputs: []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 100}, Data: make([]byte, 400)}}}
+		var resp infer.Response
+		err = v.Scheduler.Submit(t.Context(), req, &resp)
+		if err == nil {
+			resp.Release()
+		}
+		if (infer.CodeOf(err) == infer.Invalid && strings.Contains(err.Error(), "decoded bytes")) != refused || err != nil && !refused {
+			t.Errorf("dims %s: %v", dims, err)
+		}
+		mustClose(t, v)
+	}
+}

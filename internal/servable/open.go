@@ -328,6 +328,9 @@ func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied 
 	var sequences *sched.Sequences
 	if cfg.Sequence != nil {
 		sequences = &sched.Sequences{Model: cfg.Sequence, Slots: cfg.Slots()}
+		if slices.ContainsFunc(cfg.Inputs, func(in modelconfig.Tensor) bool { return slices.Contains(in.Dims, -1) }) {
+			sequences.MaxBytes = e.opts.InputBytes // otherwise the configuration sets the size of a row, and not the client
+		}
 	}
 	v.Scheduler = sched.New(instances, sched.Options{
 		Batching:         b,
