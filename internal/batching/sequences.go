@@ -2,11 +2,12 @@ package batching
 
 import "time"
 
-// A Correlation identifies a sequence: by a number or by a name. The zero Correlation
-// identifies none. A number and the name with the same digits are different.
+// A Correlation identifies a sequence: by a number or by a name, and by whose it is. The zero
+// Correlation identifies none. A number and the name with the same digits are different.
 type Correlation struct {
 	Number uint64
 	Name   string
+	Caller string // different callers may use the same number or name; "" means that callers are unknown
 }
 
 // SequenceConfig configures how sequences are kept apart.

@@ -112,6 +112,9 @@ func (s *Scheduler) rowShape(dims []int64) []int64 {
 // correlate sets what the core needs to know of a request of a sequence.
 func (c *call) correlate(req *infer.Request) {
 	c.item.Correlation = batching.Correlation{Number: req.Correlation, Name: req.CorrelationName}
+	if req.Caller != nil { // its names, because each connection, and each token, has a Caller of its own
+		c.item.Correlation.Caller = req.Caller.Tenant() + "\x00" + req.Caller.Name()
+	}
 	c.item.Start, c.item.End = req.Flags&infer.SequenceStart != 0, req.Flags&infer.SequenceEnd != 0
 	c.item.PadGroup = 0
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/explain"
@@ -100,7 +101,7 @@ func startSequences(t *testing.T, model engine.Instance, strategy string) *Sched
 // add submits a request of a sequence, and returns the sum.
 func add(ctx context.Context, s *Scheduler, id uint64, x int32, flags uint32) (int32, error) {
 	req := &infer.Request{
-		Correlation: id, Flags: flags, Rows: 1,
+		Correlation: id, Flags: flags, Rows: 1, Caller: access.CallerOf(ctx),
 		Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int32, Shape: []int64{1, 1}, Data: binary.LittleEndian.AppendUint32(nil, uint32(x))}},
 	}
 	var resp infer.Response
@@ -144,6 +145,46 @@ func TestSequencesKeepTheirStatesApart(t *testing.T) {
 				clients.Wait()
 				if len(model.rows) > sequences*length*3/4 {
 					t.Errorf("%d batches for %d requests, want three quarters as many at most", len(model.rows), sequences*length)
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Clients often count their sequences from 1.
+func TestCallersHaveSequencesOfTheirOwn(t *testing.T) {
+	by := func(name, tenant string) *access.Caller {
+		return &access.Caller{Principals: []*access.Principal{{Name: name, Tenant: tenant}}}
+	}
+	for _, strategy := range []string{"oldest { max_candidate_sequences: 8 }", "direct { }"} {
+		t.Run(strategy, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startSequences(t, &summer{}, strategy)
+				for _, r := range []struct {
+					caller *access.Caller
+					x      int32
+					flags  uint32
+					want   int32
+				}{
+					{by("ann", "blue"), 1, infer.SequenceStart, 1},
+					{by("ben", "blue"), 10, infer.SequenceStart, 10},
+					{by("ann", "red"), 100, infer.SequenceStart, 100},
+					{nil, 1000, infer.SequenceStart, 1000},
+					{by("ann", "blue"), 2, 0, 3}, // over another connection
+					{by("ben", "blue"), 20, infer.SequenceEnd, 30},
+					{by("ann", "blue"), 3, 0, 6},
+					{by("ann", "red"), 200, 0, 300},
+					{nil, 2000, 0, 3000},
+				} {
+					if got, err := add(access.WithCaller(t.Context(), r.caller), s, 1, r.x, r.flags); err != nil || got != r.want {
+						t.Errorf("%s adds %d: %d, %v, want %d", r.caller.Name(), r.x, got, err, r.want)
+					}
+				}
+				if _, err := add(access.WithCaller(t.Context(), by("cid", "")), s, 1, 1, 0); infer.CodeOf(err) != infer.Invalid {
+					t.Errorf("a caller continues the sequence of another: %v", err)
 				}
 				if err := s.Close(); err != nil {
 					t.Error(err)
