@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -62,16 +61,16 @@ type stream struct {
 	over      bool            // no more requests will be received
 	last      <-chan struct{} // closed when the last received request is answered
 
-	// lastQueued has a channel by model, which is closed when the last received request of a
-	// sequence of that model has its place in the queue.
-	lastQueued map[string]<-chan struct{}
-
 	sending sync.Mutex // held while a response is sent
 
 	mu      sync.Mutex // guards the following
 	closed  bool       // no more requests may begin
 	begun   bool       // one has
 	running sync.WaitGroup
+
+	// lastQueued has a channel by model while the last received request of a sequence of that model
+	// has no place in the queue, which closes it.
+	lastQueued map[string]chan struct{}
 }
 
 // A turn is a request of a stream with its position in the order.
@@ -117,7 +116,10 @@ func (t *turn) awaitQueued(ctx context.Context) {
 // hasPlace lets the next request of a sequence go on.
 func (t *turn) hasPlace() {
 	if t.queued != nil {
-		t.once.Do(func() { close(t.queued) })
+		t.once.Do(func() {
+			close(t.queued)
+			t.stream.forgetQueued(t.in.GetModelName(), t.queued)
+		})
 	}
 }
 
@@ -147,7 +149,7 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		cancel:   cancel,
 		last:     first,
 
-		lastQueued: map[string]<-chan struct{}{},
+		lastQueued: map[string]chan struct{}{},
 	}
 	st.workers.Add(1)
 	go st.work(ctx, budget.Charge{}) // the call is charged
@@ -247,9 +249,9 @@ func (st *stream) receive(ctx context.Context) *turn {
 	}
 	t := &turn{stream: st, in: in, before: st.last, after: make(chan struct{})}
 	st.last = t.after
-	if in.GetParameters()["sequence_id"] != nil {
-		t.precedes, t.queued = st.lastQueued[in.GetModelName()], make(chan struct{})
-		st.rememberQueued(in.GetModelName(), t.queued)
+	if in.err == nil && in.GetParameters()["sequence_id"] != nil {
+		t.queued = make(chan struct{})
+		t.precedes = st.replaceQueued(in.GetModelName(), t.queued)
 		in.queued = t.hasPlace
 	}
 	if st.waiting.Load() == 0 && st.workers.Load() < maxInFlight {
@@ -276,20 +278,23 @@ func (st *stream) mayWait() bool {
 	}
 }
 
-// rememberQueued sets the channel of a model, and forgets those of models that nothing waits for:
-// a stream may name any number of models.
-func (st *stream) rememberQueued(model string, queued <-chan struct{}) {
-	if len(st.lastQueued) >= maxInFlight {
-		maps.DeleteFunc(st.lastQueued, func(_ string, c <-chan struct{}) bool {
-			select {
-			case <-c:
-				return true
-			default:
-				return false
-			}
-		})
-	}
+// replaceQueued sets the channel of a model, and returns the one before, or nil if nothing waits for it.
+func (st *stream) replaceQueued(model string, queued chan struct{}) (before <-chan struct{}) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	before = st.lastQueued[model]
 	st.lastQueued[model] = queued
+	return before
+}
+
+// forgetQueued forgets the channel of a model, unless there is a later one. A stream may name any
+// number of models, and its requests are charged for their names only while they are in flight.
+func (st *stream) forgetQueued(model string, queued chan struct{}) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.lastQueued[model] == queued {
+		delete(st.lastQueued, model)
+	}
 }
 
 // receiveFailed ends the stream after the last request. If the client has only finished

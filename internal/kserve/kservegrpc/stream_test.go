@@ -150,6 +150,34 @@ func sendOfSequence(t *testing.T, stream streamClient, all ...*kservepb.ModelInf
 	}
 }
 
+// Requests are charged only while they are in flight. An idle stream used to keep the names of up to 255
+// models, each of 64 KiB.
+func TestAStreamForgetsTheModelsOfItsSequences(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	stream := openStream(t.Context(), t, conn)
+	call := func(i int) {
+		in := request()
+		in.ModelName = fmt.Sprintf("%d%064000d", i, 0)
+		sendOfSequence(t, stream, in)
+		expect(t, stream, " unknown model")
+	}
+	held := func() uint64 {
+		runtime.GC() // twice, for what is in pools
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	call(0)
+	before := held()
+	for i := range 250 {
+		call(i)
+	}
+	if after := held(); after > before+4<<20 {
+		t.Errorf("an idle stream holds %d KiB", (after-before)>>10)
+	}
+}
+
 // holdRequests lets each request wait for an element of proceed, or until it is closed, and counts those
 // that have begun.
 func holdRequests(backend *kservetest.Server) (running *atomic.Int32, proceed chan struct{}) {
