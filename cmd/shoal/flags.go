@@ -87,7 +87,7 @@ var tritonFlags = map[string]rule{
 	"grpc-server-cert":                               {kind: supported},
 	"grpc-server-key":                                {kind: supported},
 	"grpc-root-cert":                                 {kind: supported},
-	"grpc-infer-response-compression-level":          {kind: ignored, says: "responses are not compressed"},
+	"grpc-infer-response-compression-level":          {kind: ignored, says: "small responses are compressed as their requests are"},
 	"grpc-keepalive-time":                            {kind: supported},
 	"grpc-keepalive-timeout":                         {kind: supported},
 	"grpc-keepalive-permit-without-calls":            {kind: ignored, says: noPings},

@@ -35,6 +35,7 @@ type Conn struct {
 	resets  []http2.ErrCode
 	open    map[uint32]bool   // calls that have no answer yet
 	status  map[uint32]string // grpc-status
+	answers map[uint32]int
 }
 
 // Dial connects to an address. The connection is closed at the end of the test.
@@ -46,7 +47,7 @@ func Dial(t testing.TB, address string) *Conn {
 	}
 	c := &Conn{
 		net: raw, done: make(chan struct{}), framer: http2.NewFramer(raw, raw),
-		window: 65535, initial: 65535, windows: map[uint32]int64{}, open: map[uint32]bool{}, status: map[uint32]string{},
+		window: 65535, initial: 65535, windows: map[uint32]int64{}, open: map[uint32]bool{}, status: map[uint32]string{}, answers: map[uint32]int{},
 	}
 	c.changed = sync.NewCond(&c.mu)
 	c.encoder = hpack.NewEncoder(&c.block)
@@ -109,6 +110,8 @@ func (c *Conn) see(f http2.Frame, decoder *hpack.Decoder) {
 		c.resets = append(c.resets, f.ErrCode)
 		delete(c.open, f.StreamID)
 		c.windows[f.StreamID] = -1 << 62 // nothing more is sent
+	case *http2.DataFrame:
+		c.answers[f.StreamID] += len(f.Data())
 	case *http2.HeadersFrame:
 		fields, _ := decoder.DecodeFull(f.HeaderBlockFragment()) // a field is missing if it fails
 		for _, field := range fields {
@@ -214,6 +217,13 @@ func (c *Conn) Status(stream uint32) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.status[stream]
+}
+
+// Answer returns the number of bytes of the answer that the server has sent on a stream.
+func (c *Conn) Answer(stream uint32) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answers[stream]
 }
 
 // Unanswered returns the number of calls that have neither a status nor a reset.

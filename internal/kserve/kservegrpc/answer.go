@@ -1,11 +1,14 @@
 package kservegrpc
 
 import (
+	"context"
 	"math"
 	"runtime"
 	"strings"
 	"sync/atomic"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -205,7 +208,8 @@ func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSli
 }
 
 // charge takes the part of a request's charge that is for outputs that grpc sends without a
-// copy, until it has sent them. Smaller outputs are not charged: the number of calls bounds them.
+// copy, until it has sent them; see [uncompressed]. Smaller outputs are not charged: the number of calls
+// bounds them.
 func (a *answer) charge(of *budget.Charge) {
 	n, size := 0, 0
 	for i := range a.response.Outputs {
@@ -218,6 +222,13 @@ func (a *answer) charge(of *budget.Charge) {
 	}
 	a.loans = &loans{charge: of.Split(int64(size))}
 	a.loans.left.Store(int32(n))
+}
+
+// uncompressed has grpc send the answers of a call as they are, and must be called before the first.
+// Otherwise grpc compresses answers to compressed requests. It then returns what was lent at once, which
+// closes the charge, and holds the compressed answer, which may be as large, until the client reads it.
+func uncompressed(ctx context.Context) {
+	_ = grpc.SetSendCompressor(ctx, encoding.Identity) // fails only if the call has ended
 }
 
 // loans is the charge for outputs that were lent. A nil loans charges nothing.

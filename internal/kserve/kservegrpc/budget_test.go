@@ -1,6 +1,7 @@
 package kservegrpc_test
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -184,6 +186,74 @@ func TestAnAnswerThatIsNotReadIsReset(t *testing.T) {
 		t.Errorf("reset with %v, want ENHANCE_YOUR_CALM", got)
 	}
 	eventually(t, "the charge is given back", func() bool { runtime.GC(); return all.State().Used == 0 })
+}
+
+// TestAnAnswerToACompressedRequestIsChargedUntilItIsSent has a client that does not read its answer. grpc
+// would hold it compressed, in memory of its own.
+func TestAnAnswerToACompressedRequestIsChargedUntilItIsSent(t *testing.T) {
+	const size, window = 2 << 20, 65535
+	for _, method := range []string{"ModelInfer", "ModelStreamInfer"} {
+		all := budget.New(64 << 20)
+		client, address := newTCPServer(t, kservegrpc.Options{Budget: all})
+		c := http2test.Dial(t, address)
+		c.Headers(1, method, [2]string{"grpc-encoding", "gzip"})
+		message := rawMessage(t, size)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(message[len(message)-size:]) // does not compress
+		c.Data(1, message, true, 10*time.Second)
+		eventually(t, "the window is full", func() bool { return c.Answer(1) == window })
+		for range 10 { // meanwhile grpc would return the memory
+			if _, err := client.ModelInfer(t.Context(), bytesInput(100)); err != nil {
+				t.Error(err)
+			}
+		}
+		if used := all.State().Used; used < size {
+			t.Errorf("%s: %d bytes are charged for an answer of %d that is not sent", method, used, size)
+		}
+		c.Close()
+		eventually(t, "the charge is given back", func() bool { runtime.GC(); return all.State().Used == 0 })
+	}
+}
+
+// sentEncodings are the encodings of answers.
+type sentEncodings struct{ all chan string }
+
+func (sentEncodings) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (sentEncodings) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (sentEncodings) HandleConn(context.Context, stats.ConnStats) {}
+
+func (e sentEncodings) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if h, ok := s.(*stats.OutHeader); ok {
+		e.all <- h.Compression
+	}
+}
+
+func TestSmallAnswersToCompressedRequestsAreCompressed(t *testing.T) {
+	sent := sentEncodings{make(chan string, 1)} // so that the server does not wait for the test
+	_, conn := newServer(t, kservegrpc.Options{}, grpc.StatsHandler(sent))
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	for _, compressor := range []string{gzip.Name, "deflate"} {
+		for size, want := range map[int]string{1000: compressor, 100_000: "identity"} {
+			in := bytesInput(size)
+			out, err := client.ModelInfer(t.Context(), in, grpc.UseCompressor(compressor))
+			if err != nil || !bytes.Equal(out.GetRawOutputContents()[0], in.GetRawInputContents()[0]) {
+				t.Fatalf("%s, %d bytes: another answer, %v", compressor, size, err)
+			}
+			if got := <-sent.all; got != want {
+				t.Errorf("the answer of %d bytes to a request in %s is sent in %q, want %q", size, compressor, got, want)
+			}
+		}
+		stream, err := client.ModelStreamInfer(t.Context(), grpc.UseCompressor(compressor))
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, stream, "a")
+		expect(t, stream, "a")
+		if got := <-sent.all; got != "identity" {
+			t.Errorf("answers on a stream of %s are sent in %q, want identity", compressor, got)
+		}
+	}
 }
 
 // TestDecompressionIsCharged sends a message that is small until it is decompressed.

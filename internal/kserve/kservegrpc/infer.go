@@ -58,7 +58,9 @@ func (s *service) run(ctx context.Context, in *request, of *trace.Request) (any,
 		return nil, err
 	}
 	a := &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}
-	a.charge(&in.charge)
+	if a.charge(&in.charge); a.loans != nil {
+		uncompressed(ctx)
+	}
 	return a, nil
 }
 

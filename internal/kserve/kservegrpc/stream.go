@@ -135,6 +135,7 @@ func (t *turn) AwaitsModel() {
 // blocked in receive, which only the end of the stream can interrupt; it then returns at
 // once, and touches nothing but the stream.
 func (s *service) stream(messages grpc.ServerStream) error {
+	uncompressed(messages.Context()) // the size of later answers is not known
 	ctx, cancel := context.WithCancel(messages.Context())
 	defer cancel()
 	first := make(chan struct{})
