@@ -19,6 +19,8 @@ import (
 // its request is cancelled, and with it the generation.
 type generation struct {
 	req    *kserve.Request
+	charge *budget.Charge       // has the responses that next encodes, besides what it returns
+	sent   int64                // part of charge that is for the body and the inputs
 	stream infer.ResponseStream // nil unless the model is decoupled and may send more
 	only   *infer.Response      // the response of a model that is not decoupled; nil if it failed, or was returned
 	err    error                // the error of a model that is not decoupled; nil if it was returned
@@ -55,8 +57,8 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), of
 	resp := kserve.GetResponse()
 	resp.Times = infer.Timeline{} // the response is pooled
+	g := &generation{req: req, charge: charge, sent: charge.Bytes()}
 	err = kserve.Infer(r.Context(), h.backend, &req.Request, resp, charge)
-	g := &generation{req: req}
 	switch {
 	case err == nil && resp.Stream == nil:
 		g.only = resp
@@ -73,8 +75,8 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 	return g, nil
 }
 
-// next appends the next response to dst as JSON. If the model sent an error in its place,
-// next returns that. After the last response it returns errNoMore.
+// next appends the next response to dst as JSON, and charges the memory that dst grows by. If the
+// model sent an error in its place, next returns that. After the last response it returns errNoMore.
 func (g *generation) next(ctx context.Context, dst []byte) ([]byte, error) {
 	if g.over {
 		return nil, errNoMore
@@ -85,20 +87,41 @@ func (g *generation) next(ctx context.Context, dst []byte) ([]byte, error) {
 			return nil, g.err
 		}
 		defer g.releaseOnly()
-		return g.req.AppendGenerated(dst, g.only)
+		return g.encode(dst, g.only)
 	}
 	resp := kserve.GetResponse()
-	defer kserve.PutResponse(resp)
 	err := kserve.TritonError(g.stream.Next(ctx, resp), &g.req.Request)
 	g.over = resp.Last || ctx.Err() != nil
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.Empty:
-		return nil, errNoMore
+	if err == nil && resp.Empty {
+		err = errNoMore
 	}
-	defer resp.Release()
-	return g.req.AppendGenerated(dst, resp)
+	if err == nil {
+		err = kserve.Settle(&g.req.Request, resp, g.charge)
+	}
+	if err != nil {
+		kserve.PutResponse(resp)
+		return nil, err
+	}
+	defer g.release(resp)
+	return g.encode(dst, resp)
+}
+
+// encode appends a response to dst as JSON.
+func (g *generation) encode(dst []byte, resp *infer.Response) ([]byte, error) {
+	expected, err := chargeDocument(g.req, resp, cap(dst)-len(dst), g.charge)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := g.req.AppendGenerated(dst, resp)
+	if err != nil {
+		g.charge.Shrink(expected)
+		return nil, err
+	}
+	if !recharge(g.charge, expected, int64(cap(doc)-cap(dst))) {
+		g.charge.Shrink(expected)
+		return nil, kserve.ResponseOverBudget(&g.req.Request)
+	}
+	return doc, nil
 }
 
 // close releases the memory of the responses, and notifies a model that would send more.
@@ -111,12 +134,18 @@ func (g *generation) close() {
 
 // releaseOnly releases the only response of a model that is not decoupled, if there is one.
 func (g *generation) releaseOnly() {
-	if g.only == nil {
-		return
+	if g.only != nil {
+		g.release(g.only)
+		g.only = nil
 	}
-	g.only.Release()
-	kserve.PutResponse(g.only)
-	g.only = nil
+}
+
+// release releases a response, and gives back what was charged for its outputs.
+func (g *generation) release(resp *infer.Response) {
+	outputs := g.charge.Split(infer.DataSize(resp.Outputs))
+	resp.Release()
+	kserve.PutResponse(resp)
+	outputs.Close()
 }
 
 // oneResponse is the error of generate for a model that sends none or several.
@@ -137,9 +166,6 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 	doc, err := g.next(r.Context(), nil)
 	if err != nil && !errors.Is(err, errNoMore) {
 		return err
-	}
-	if !charge.Grow(int64(len(doc))) {
-		return kserve.ResponseOverBudget(&g.req.Request)
 	}
 	if _, more := g.next(r.Context(), nil); errors.Is(err, errNoMore) || !errors.Is(more, errNoMore) {
 		sendError(w, http.StatusOK, oneResponse)
@@ -168,19 +194,16 @@ func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) (err er
 		return err
 	}
 	defer g.close()
-	charge.Close() // the body is no longer needed; the charge goes on with the events
+	charge.Shrink(g.sent) // the body is no longer needed
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	if connOf(r).Closing() {
 		w.Header().Set("Connection", "close")
 	}
 	client := http.NewResponseController(w)
 	defer func() { _ = client.SetWriteDeadline(time.Time{}) }() // the next request starts without one
-	var memory []byte
+	memory := []byte(eventStart)
 	for first := true; ; first = false {
-		event, err := g.next(r.Context(), append(memory[:0], eventStart...))
-		if err == nil && !charge.Grow(int64(cap(event)-cap(memory))) {
-			err = kserve.ResponseOverBudget(&g.req.Request)
-		}
+		event, err := g.next(r.Context(), memory[:len(eventStart)])
 		switch {
 		case errors.Is(err, errNoMore) || r.Context().Err() != nil:
 			return nil
@@ -194,7 +217,9 @@ func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) (err er
 		}
 		// A client that does not read must not hold the model's responses for ever.
 		_ = client.SetWriteDeadline(time.Now().Add(stallTimeout))
-		if _, err := w.Write(append(event, eventEnd...)); err != nil || client.Flush() != nil {
+		_, _ = w.Write(event)
+		_, _ = io.WriteString(w, eventEnd) // to append it could take the memory of the event again
+		if client.Flush() != nil {
 			return nil // the client has disconnected
 		}
 	}

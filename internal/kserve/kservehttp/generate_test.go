@@ -3,8 +3,10 @@ package kservehttp_test
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -149,6 +152,55 @@ func TestAnEventBeyondTheBudgetIsAnError(t *testing.T) {
 	if a.status != http.StatusOK || len(events) != 4 || !strings.Contains(events[1], "--memory-budget") || events[0] != events[2] {
 		t.Errorf("status %d, %d events: %.200s", a.status, len(events), a.body)
 	}
+	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
+}
+
+// What does not fit the budget beside the outputs is refused before it is encoded: an infinity at the
+// end of the outputs is not found.
+func TestGeneratedJSONIsChargedBeforeItIsEncoded(t *testing.T) {
+	backend := kservetest.New(t, `name: "m" input { name: "INPUT" data_type: TYPE_FP64 dims: -1 } output { name: "OUTPUT" data_type: TYPE_FP64 dims: -1 }`)
+	const elements = 100_000 // 0.8 MiB, and about 2 MiB as JSON
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		binary.LittleEndian.PutUint64(req.Inputs[0].Data[8*(elements-1):], math.Float64bits(math.Inf(1)))
+		return nil
+	}
+	for path, tight := range map[string]int64{"generate": 7 << 20, "generate_stream": 5 << 20} { // a model gets half of it
+		for total, want := range map[int64]string{16 << 20: "JSON has no infinity", tight: "--memory-budget"} {
+			all := budget.New(total)
+			server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+			a := do(t, server, http.MethodPost, "/v2/models/m/"+path, nil, strings.NewReader(`{"INPUT":[0`+strings.Repeat(",0", elements-1)+`]}`))
+			server.Close()
+			if !strings.Contains(a.body, want) {
+				t.Errorf("%s with %d MiB: status %d, %.200s, want %q", path, total>>20, a.status, a.body, want)
+			}
+			if used := all.State().Used; used != 0 {
+				t.Errorf("%s: %d bytes are charged afterwards", path, used)
+			}
+		}
+	}
+}
+
+// Outputs of a decoupled model are charged until their event is encoded, and the event while it is
+// sent.
+func TestOutputsOfAStreamAreCharged(t *testing.T) {
+	const size = 1 << 20
+	all := budget.New(1 << 30)
+	backend, server := newServer(t, kservehttp.Options{Budget: all})
+	model := newSpeaker()
+	backend.Stream = func(*infer.Request) infer.ResponseStream { return model }
+	go func() { model.words <- strings.Repeat("x", size) }()
+	resp, err := server.Client().Post(server.URL+streamPath, "application/json", strings.NewReader(`{"SCRIPT":""}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.CopyN(io.Discard, resp.Body, size); err != nil {
+		t.Fatal(err)
+	}
+	if state := all.State(); state.Peak < 2*size || state.Used < size || state.Used >= 2*size {
+		t.Errorf("%+v, want at most the outputs and an event, and then the event", state)
+	}
+	close(model.words)
 	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
 }
 

@@ -156,13 +156,34 @@ var (
 // smallDocument is the size of a response's JSON up to which it is charged afterwards.
 const smallDocument = 64 << 10
 
+// chargeDocument adds to charge what the JSON of a response will probably take besides the given
+// room, and returns that. Small documents are charged afterwards only, by recharge.
+func chargeDocument(req *kserve.Request, resp *infer.Response, room int, charge *budget.Charge) (int64, error) {
+	expected := req.JSONSize(resp) - int64(room)
+	if expected <= smallDocument {
+		return 0, nil
+	}
+	if !charge.Grow(expected) {
+		return 0, kserve.ResponseOverBudget(&req.Request)
+	}
+	return expected, nil
+}
+
+// recharge replaces expected bytes of charge with those that a document takes, and reports whether
+// they fit. If not, the charge is unchanged.
+func recharge(charge *budget.Charge, expected, size int64) bool {
+	if size < expected {
+		charge.Shrink(expected - size)
+		return true
+	}
+	return charge.Grow(size - expected)
+}
+
 // send sends a response. charge has its outputs, and grows by the rest.
 func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response, charge *budget.Charge) error {
-	expected := req.JSONSize(resp)
-	if expected <= smallDocument {
-		expected = 0
-	} else if !charge.Grow(expected) {
-		return kserve.ResponseOverBudget(&req.Request)
+	expected, err := chargeDocument(req, resp, 0, charge)
+	if err != nil {
+		return err
 	}
 	memory := jsonBuffers.Get().(*[]byte)
 	defer jsonBuffers.Put(memory)
@@ -178,9 +199,7 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		size += len(data)
 		binary = true
 	}
-	if unexpected := int64(len(doc)) - expected; unexpected < 0 {
-		charge.Shrink(-unexpected)
-	} else if !charge.Grow(unexpected) {
+	if !recharge(charge, expected, int64(len(doc))) {
 		return kserve.ResponseOverBudget(&req.Request)
 	}
 	header := w.Header()
