@@ -37,8 +37,16 @@ func (o override) fingerprint() fingerprint {
 // server then runs.
 var programParameters = []string{"python", "EXECUTION_ENV_PATH"}
 
-// checkClient returns an error if a client sends code, and code is not allowed.
+// maxConfig is the size of a configuration that a client sends. It stays in memory as long as its
+// model, uncharged, and takes many times as much while it is parsed.
+const maxConfig = 1 << 20
+
+// checkClient returns an error if a client sends a configuration that is too long, or sends code,
+// and code is not allowed.
 func (o override) checkClient(code bool) error {
+	if len(o.Config) > maxConfig {
+		return infer.Errorf(infer.Invalid, "the configuration has %d bytes, and may have %d; put it into the model repository", len(o.Config), maxConfig)
+	}
 	const hint = "; put the model into the model repository, or start the server with --allow-model-uploads"
 	if code {
 		return nil

@@ -97,6 +97,7 @@ type Repository struct {
 	models  map[string]*model
 	closed  bool
 	epoch   uint64                      // the highest that a control request had
+	loads   int                         // of clients that are under way
 	fetches map[string]*bucket.Progress // of models that are being fetched
 }
 
@@ -265,8 +266,13 @@ func (r *Repository) Index(ctx context.Context, ready bool) []catalog.IndexEntry
 	return r.server.Visible(ctx, index)
 }
 
+// maxLoads is how many loads of clients may be under way, those that wait for another one of their
+// model included.
+const maxLoads = 1024
+
 // Load loads a model from disk, or from what the client sent instead. If the client
-// disconnects, the load continues.
+// disconnects, the load continues. Load returns when it has ended all the same, because what the
+// client sent is charged to its request; only a server that stops does not wait.
 func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOptions) error {
 	return r.server.Change(ctx, loadChange(name, opts), func() error {
 		if err := r.notAllowed(); err != nil {
@@ -278,23 +284,55 @@ func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOpt
 		if err := override(opts).checkClient(r.opts.ClientCode); err != nil {
 			return err
 		}
-		return r.loadFor(ctx, name, override(opts))
+		if err := r.beginClientLoad(); err != nil {
+			return err
+		}
+		defer r.endClientLoad()
+		if err := r.makeRoom(ctx, name, override(opts)); err != nil {
+			return err
+		}
+		done := r.startChange(name, override(opts), true)
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+		}
+		select {
+		case err := <-done:
+			return err
+		case <-r.server.Stopping():
+			return errLeft(name)
+		}
 	})
 }
 
-// loadFor loads a model for a client or another model. In mode Demand the model gets its
-// memory first.
-func (r *Repository) loadFor(ctx context.Context, name string, with override) error {
+// beginClientLoad counts a load of a client, or returns an error if too many are under way. The
+// caller ends it with endClientLoad.
+func (r *Repository) beginClientLoad() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.loads >= maxLoads {
+		return &infer.Error{Code: infer.Overloaded, RetryAfter: time.Second, Text: fmt.Sprintf("%d loads are under way, and no more may be; retry later", maxLoads)}
+	}
+	r.loads++
+	return nil
+}
+
+func (r *Repository) endClientLoad() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loads--
+}
+
+// makeRoom gives a model that a client or another model loads its memory first, in mode Demand.
+func (r *Repository) makeRoom(ctx context.Context, name string, with override) error {
 	if r.demand == nil {
-		return r.load(ctx, name, with)
+		return nil
 	}
 	if len(with.Files) > 0 {
 		return infer.Errorf(infer.Unsupported, "files of a model cannot be sent in mode demand, because they would be lost when the model leaves memory; put the model into the model repository")
 	}
-	if err := r.demand.Await(ctx, name); err != nil {
-		return err
-	}
-	return r.load(ctx, name, with) // it may have been loaded before with other files
+	return r.demand.Await(ctx, name) // the model may have been loaded before with other files
 }
 
 // loadChange describes a load, for the audit log.
@@ -355,7 +393,10 @@ func (r *Repository) LoadModel(ctx context.Context, name, config string, files m
 		if err := r.notAllowed(); err != nil {
 			return err
 		}
-		return r.loadFor(ctx, name, override(opts))
+		if err := r.makeRoom(ctx, name, override(opts)); err != nil {
+			return err
+		}
+		return r.load(ctx, name, override(opts))
 	})
 }
 
@@ -441,13 +482,19 @@ func (r *Repository) unload(name string) {
 	r.server.Unload(name)
 }
 
+// load loads a model. If ctx ends, the load continues.
 func (r *Repository) load(ctx context.Context, name string, with override) error {
 	select {
 	case err := <-r.startChange(name, with, true):
 		return err
 	case <-ctx.Done():
-		return infer.Errorf(infer.Cancelled, "the client disconnected while model '%s' was being loaded; the load continues", name)
+		return errLeft(name)
 	}
+}
+
+// errLeft returns the error of a load whose caller does not wait for its end.
+func errLeft(name string) error {
+	return infer.Errorf(infer.Cancelled, "the client disconnected while model '%s' was being loaded; the load continues", name)
 }
 
 // startChange begins to load a model; asked means that a client or the command line has named it.

@@ -654,6 +654,41 @@ func TestUnloadingEndsALoad(t *testing.T) {
 	}
 }
 
+// What a client sent is charged to its request, and a load holds it until it ends.
+func TestALoadWhoseClientLeavesReturnsWhenItEnds(t *testing.T) {
+	explicit := func(o *setup) { o.Mode = Explicit }
+	demanding(t, newDisk(t).models("a", "b"), 2, explicit, func(t *testing.T, r *running, _ *slow) {
+		ctx, leave := context.WithTimeout(t.Context(), time.Second/4)
+		defer leave()
+		began := time.Now()
+		if err := r.Load(ctx, "a", override{}); err != nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v, want the end of the load after 1s", err, time.Since(began))
+		}
+		time.AfterFunc(time.Second/2, r.Drain) // requests end when the server stops
+		began = time.Now()
+		if err := r.Load(ctx, "b", override{}); infer.CodeOf(err) != infer.Cancelled || time.Since(began) != time.Second/2 {
+			t.Errorf("%v after %v, want an error after 0.5s", err, time.Since(began))
+		}
+	})
+}
+
+func TestLoadsOfClientsAreBounded(t *testing.T) {
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, setup{Mode: Explicit})
+	r.source.loads = maxLoads
+	err := r.Load(t.Context(), "a", override{})
+	if e, ok := errors.AsType[*infer.Error](err); !ok || e.Code != infer.Overloaded || e.RetryAfter == 0 {
+		t.Errorf("%v, want one to retry later", err)
+	}
+	r.source.loads = 0
+	long := override{Config: echoConfig + strings.Repeat(" ", maxConfig)}
+	if err := r.Load(t.Context(), "a", long); infer.CodeOf(err) != infer.Invalid || !strings.Contains(err.Error(), "may have 1048576") {
+		t.Errorf("a configuration of more than 1 MiB: %v", err)
+	}
+	if err := r.Load(t.Context(), "a", override{}); err != nil || r.source.loads != 0 {
+		t.Errorf("%v; %d loads are under way", err, r.source.loads)
+	}
+}
+
 func TestOnlyInModeExplicitClientsChangeModels(t *testing.T) {
 	for _, mode := range []Mode{None, Poll} {
 		r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, setup{Mode: mode})
