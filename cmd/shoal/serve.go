@@ -340,15 +340,17 @@ func run(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, ou
 		case failed = <-open.Failed():
 		}
 	}
-	cut := open.Stop(seconds(opts.exitTimeout))
-	var err error
-	if cut != nil {
-		err = within(p.close)
-	} else {
-		err = p.close()
-	}
+	err := end(seconds(opts.exitTimeout), open.Stop, p.close)
 	log.Info("stopped")
-	return errors.Join(failed, cut, err)
+	return errors.Join(failed, err)
+}
+
+// end stops the ports, and then closes everything else in what is left of the timeout, or in
+// closeTimeout if that is more.
+func end(timeout time.Duration, stopPorts func(timeout time.Duration) error, closeAll func() error) error {
+	began := time.Now()
+	aborted := stopPorts(timeout)
+	return errors.Join(aborted, within(max(closeTimeout, timeout-time.Since(began)), closeAll))
 }
 
 // calibrationDir returns the directory that --calibration-dir names. It warns if there is
@@ -395,22 +397,22 @@ func (c *lateBoundCaller) UnloadModel(ctx context.Context, model string) error {
 	return kserve.TritonError(c.Repository.UnloadModel(ctx, model), nil)
 }
 
-// closeTimeout is the time limit for engines that still compute after their requests were
-// aborted: not all of them can stop.
+// closeTimeout is the least time that models have to close after the last request was answered or
+// aborted. Not all engines can stop a batch, so one may run that no client waits for any more.
 const closeTimeout = 5 * time.Second
 
-// within waits for f, but not longer than closeTimeout. What f has not done by then ends
-// with the process.
-func within(f func() error) error {
+// within waits for f, but not longer than the limit. What f has not done by then ends with the
+// process.
+func within(limit time.Duration, f func() error) error {
 	done := make(chan error, 1) // so that f can end after the timeout
 	go func() { done <- f() }()
-	timer := time.NewTimer(closeTimeout)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("models that still computed %v after their requests were aborted were not closed", closeTimeout)
+		return fmt.Errorf("models that still computed %v after their requests had ended were not closed", limit.Round(time.Millisecond))
 	}
 }
 
