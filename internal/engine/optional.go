@@ -95,6 +95,13 @@ type Restartable interface {
 	Failing() *infer.Error
 }
 
+// An Aborter is an instance whose model may not return from a run, such as a process.
+type Aborter interface {
+	// Abort makes the run in progress and all later ones fail. It may be called at any time, and
+	// does not wait. The instance must be closed then.
+	Abort(reason string)
+}
+
 // ErrDied is in the error chain of a Run if the instance died during it, or was dead.
 var ErrDied = errors.New("the instance died")
 

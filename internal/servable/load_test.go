@@ -102,12 +102,16 @@ func (i fakeInstance) Close() error {
 type fakeProcess struct {
 	died   chan struct{}
 	runs   func() // called by each batch; nil means that it takes no time
+	abort  func() // called by Abort; nil means that it has no effect
 	closed func()
 }
 
 func newProcess(int) (engine.Instance, error) { return &fakeProcess{died: make(chan struct{})}, nil }
 
 func (p *fakeProcess) Run(context.Context, []tensor.Tensor, *engine.Outputs) error {
+	if p.runs != nil {
+		p.runs()
+	}
 	return errors.New("a process takes requests one by one")
 }
 
@@ -125,6 +129,12 @@ func (p *fakeProcess) Died() <-chan struct{}         { return p.died }
 func (p *fakeProcess) Restart(context.Context) error { return errors.New("it never dies") }
 func (p *fakeProcess) Failing() *infer.Error         { return nil }
 func (p *fakeProcess) Process() int                  { return 7 }
+func (p *fakeProcess) Abort(string) {
+	if p.abort != nil {
+		p.abort()
+	}
+}
+
 func (p *fakeProcess) Close() error {
 	p.closed()
 	return nil
@@ -299,6 +309,50 @@ func TestTheFileOfASampleHasTheSizeOfItsRow(t *testing.T) {
 		if want == "" && (err != nil || string(data) != content+content) || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 			t.Errorf("%q: %q, %v, want %q", content, data, err, want)
 		}
+	}
+}
+
+func TestALoadEndsAlthoughTheModelDoesNotReturnFromItsWarmUp(t *testing.T) {
+	unloaded := errors.New("the model was unloaded")
+	for _, tt := range []struct {
+		what, config string
+		limit        time.Duration
+		want         string
+	}{
+		{"a sample, and the time limit", plain + sample, time.Minute, "the load has not ended after 1m0s"},
+		{"a sample, and an unload", plain + sample, time.Hour, unloaded.Error()},
+		{"a generated row", plain + "dynamic_batching { }", time.Hour, unloaded.Error()},
+		{"the check whether rows are independent", plain, time.Hour, unloaded.Error()},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{open: func(int) (engine.Instance, error) {
+					hang := make(chan struct{})
+					return &fakeProcess{died: make(chan struct{}), runs: func() { <-hang }, abort: func() { close(hang) }}, nil
+				}}
+				env := newTestEnv(t, f, Options{Timeout: tt.limit, Automatic: true, Cores: 2})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				if tt.limit == time.Hour {
+					time.AfterFunc(time.Minute, func() { cancel(unloaded) })
+				}
+				began := time.Now()
+				src := source(tt.config)
+				if tt.config == plain {
+					read := src.Config
+					src.Config = func() (*modelconfig.Config, error) { // as if the file of the model allowed it
+						cfg, err := read()
+						cfg.Dynamic = &modelconfig.Dynamic{Added: true}
+						return cfg, err
+					}
+				}
+				v, err := env.Open(ctx, src)
+				if took := time.Since(began); err == nil || !strings.Contains(err.Error(), tt.want) || took != time.Minute {
+					t.Errorf("opened %t with %v after %v, want %q after a minute", v != nil, err, took, tt.want)
+				}
+				f.check(t, 0, 0)
+			})
+		})
 	}
 }
 

@@ -171,7 +171,12 @@ func (v *Version) load(ctx context.Context, params tuning) error {
 		bisect, retryDied = false, false // the model may have changed its state
 	}
 	v.startScheduler(instances, bisect, retryDied)
-	if err := v.warmUp(ctx, params); err != nil {
+	stop := abortWith(ctx, instances...)
+	err = v.warmUp(ctx, params)
+	if !stop() && err == nil {
+		err = context.Cause(ctx) // instances may have been aborted
+	}
+	if err != nil {
 		return errors.Join(err, v.Close())
 	}
 	v.Scheduler.Calibrated(params.profile)
@@ -269,8 +274,22 @@ func combineUnsafeReason(ctx context.Context, cfg *modelconfig.Config, loaded en
 	if err != nil {
 		return "", err
 	}
+	stop := abortWith(ctx, inst)
 	why, err := calibrate.CombineUnsafeReason(ctx, cfg, inst, inputs)
+	stop()
 	return why, errors.Join(err, inst.Close())
+}
+
+// abortWith aborts instances when ctx, that of their load, ends: a model may never return from a
+// run that it is warmed up with. stop ends that, and returns false if ctx has ended.
+func abortWith(ctx context.Context, instances ...engine.Instance) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		for _, inst := range instances {
+			if a, ok := inst.(engine.Aborter); ok {
+				a.Abort("the load was cancelled")
+			}
+		}
+	})
 }
 
 // openInstances opens the instances of the version, all or none.

@@ -347,3 +347,23 @@ func soon(t *testing.T, what string, is func() bool) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+func TestAnInstanceThatIsAbortedReturnsFromItsBatchAndStaysDead(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+print("it runs", flush=True)
+time.sleep(3600)
+`)
+	inst := f.open(t)
+	ran := make(chan error)
+	go func() { ran <- inst.RunEach(t.Context(), calls(0)) }()
+	for !strings.Contains(f.log.String(), "it runs") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	inst.Abort("the load was cancelled")
+	if err := <-ran; !errors.Is(err, engine.ErrDied) || !strings.Contains(err.Error(), "the load was cancelled") {
+		t.Errorf("error %v", err)
+	}
+	if err := inst.Restart(t.Context()); err == nil {
+		t.Error("it was restarted")
+	}
+}

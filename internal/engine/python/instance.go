@@ -29,6 +29,8 @@ type instance struct {
 	restartDelay  time.Duration                  // before the next start; valid if deathRecorded
 	startErr      error                          // of the last attempt to start a worker; nil if it succeeded
 	probe         atomic.Pointer[readinessProbe] // of the worker; nil while no worker runs or if the model has no is_ready
+	running       atomic.Pointer[worker]         // worker, for Abort; set before it is initialized
+	aborted       atomic.Pointer[string]         // why Abort was called; nil if it was not
 
 	batch     activeBatch
 	single    [1]engine.Call // used by Run
@@ -41,6 +43,7 @@ var (
 	_ engine.Sender        = (*instance)(nil)
 	_ engine.Restartable   = (*instance)(nil)
 	_ engine.HealthChecker = (*instance)(nil)
+	_ engine.Aborter       = (*instance)(nil)
 )
 
 // initialize assigns the worker to this instance and calls the model's initialize.
@@ -48,6 +51,10 @@ func (i *instance) initialize(ctx context.Context, w *worker) error {
 	cfg := i.model.cfg
 	w.instance = i.name
 	w.batch.Store(&i.batch)
+	i.running.Store(w)
+	if why := i.aborted.Load(); why != nil {
+		w.kill(*why)
+	}
 	// The keys are Triton's, and all values are strings.
 	document, err := json.Marshal(map[string]string{
 		"model_config":             string(plainjson.Append(nil, cfg.Effective())),
@@ -277,6 +284,12 @@ func (i *instance) restart(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// Abort implements [engine.Aborter]. A worker that is started later is killed at once.
+func (i *instance) Abort(reason string) {
+	i.aborted.Store(&reason)
+	i.running.Load().kill(reason)
 }
 
 // Process returns the id of the worker's process. It must be called from the goroutine

@@ -226,14 +226,17 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 	}
 	i.worker = w
 	if w.flags&rowsJoined != 0 {
-		return joinedInstance{i}, nil
+		return joinedInstance{i, i}, nil
 	}
 	return i, nil
 }
 
 // A joinedInstance is an instance whose model receives the rows of a batch joined into one
-// request. It embeds the interface in order to hide RunEach.
-type joinedInstance struct{ engine.Restartable }
+// request. It embeds interfaces in order to hide RunEach.
+type joinedInstance struct {
+	engine.Restartable
+	engine.Aborter
+}
 
 // A placement is what Triton passes to an instance about itself. Whether to use the GPU is up
 // to the model.
