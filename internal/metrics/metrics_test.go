@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/cache"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/http2meter"
@@ -71,7 +72,7 @@ func busy() *fake {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), AliveInstances: 3, Waiting: 5, Slots: &explain.Slots{All: 64, Used: 40, Waiting: 2}, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), Cached: true, AliveInstances: 3, Waiting: 5, Slots: &explain.Slots{All: 64, Used: 40, Waiting: 2}, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
 		TargetRows: 6, UsefulInstances: 2,
 		Rules: []explain.Rule{{Name: "gather", Enabled: true, TotalCost: ms, TotalGain: 3 * ms}, {Name: "burst", OffBatches: 17}},
 	}}}}
@@ -84,7 +85,7 @@ func scrape(t *testing.T, src Source) string {
 	rec := httptest.NewRecorder()
 	New(src, Options{
 		Version: "1.2.3", HostFiles: linux(0, 0), Log: slog.New(slog.DiscardHandler),
-		Budget: budget.New(1000), GRPC: &http2meter.Meter{}, Connections: func() (int64, uint64) { return 0, 0 }, Access: &access.Gate{Tenants: access.NewTenants()},
+		Budget: budget.New(1000), Cache: cache.New(1000), GRPC: &http2meter.Meter{}, Connections: func() (int64, uint64) { return 0, 0 }, Access: &access.Gate{Tenants: access.NewTenants()},
 		Demand: func() (repository.DemandCounts, bool) {
 			return repository.DemandCounts{Loads: 3, FailedLoads: 1, Evictions: 2, Waited: 4, Refused: 5, Models: 9, Loaded: 2, Memory: 64, Held: 32}, true
 		},
@@ -279,8 +280,11 @@ func series(text string) (all []string) {
 }
 
 var (
-	typeLine = regexp.MustCompile(`(?m)^# TYPE ((?:nv|shoal)_\w+) (\w+)$`)
-	label    = regexp.MustCompile(`(\w+)="`)
+	describedMetric = regexp.MustCompile(`[dD]esc\("(\w+)"`) // in the source of this package
+
+	typeLine   = regexp.MustCompile(`(?m)^# TYPE ((?:nv|shoal)_\w+) (\w+)$`)
+	fixedValue = regexp.MustCompile(`(?m)^(\w+)\{.*?\b(reason|rule|outcome|state|kind|limit)="(\w+)"`)
+	label      = regexp.MustCompile(`(\w+)="`)
 )
 
 // TestTheReferenceOfMetricsIsCurrent compares docs/reference/metrics.md with the metrics of a
@@ -301,7 +305,30 @@ func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 			t.Errorf("docs/reference/metrics.md does not say what the reason %s means", value)
 		}
 	}
-	sections := describe(scrape(t, busy()))
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range sources {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range describedMetric.FindAllStringSubmatch(string(source), -1) {
+			if !strings.Contains(string(document), "`"+m[1]+"`") {
+				t.Errorf("docs/reference/metrics.md does not have %s of %s", m[1], file)
+			}
+		}
+	}
+	text := scrape(t, busy())
+	for _, m := range fixedValue.FindAllStringSubmatch(text, -1) {
+		_, help, _ := strings.Cut(text, "# HELP "+m[1]+" ")
+		help, _, _ = strings.Cut(help, "\n")
+		if !strings.Contains(help, m[3]) && !strings.Contains(string(document), "`"+m[3]+"`") {
+			t.Errorf("neither the help of %s nor docs/reference/metrics.md says what %s=%q means", m[1], m[2], m[3])
+		}
+	}
+	sections := describe(text)
 	reference.Section(t, "metrics.md", "triton", sections["nv"])
 	reference.Section(t, "metrics.md", "shoal", sections["shoal"])
 }
