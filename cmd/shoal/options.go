@@ -199,7 +199,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	trueVar(f, &o.log.info, "log-info", "log informational messages")
 	trueVar(f, &o.log.warning, "log-warning", "log warnings")
 	trueVar(f, &o.log.err, "log-error", "log errors")
-	f.StringVar(&o.log.file, "log-file", "", "`file` to append the log to, reopened on SIGHUP; defaults to stderr")
+	f.StringVar(&o.log.file, "log-file", "", "`file` to append the log to, reopened on SIGHUP; defaults to stderr, with which SIGHUP ends the server as SIGTERM does")
 	topic(f, "Logging, traces and recording")
 
 	o.store.define(f)

@@ -130,11 +130,15 @@ func runServe(ctx context.Context, opts *serveOptions, settings *settled, store 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if log.file != nil { // otherwise SIGHUP ends the server, as when its terminal is closed
+	if log.file != nil || !signal.Ignored(syscall.SIGHUP) { // nohup has it ignored
 		hangups := make(chan os.Signal, 1) // so that one that comes while the file is opened is not lost
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
-		go log.reopenOn(ctx, hangups)
+		if log.file != nil {
+			go log.reopenOn(ctx, hangups)
+		} else {
+			go stopOn(ctx, hangups)
+		}
 	}
 	settings.log(ctx, log.Logger)
 	warnOfClients(append(addresses(store), settings.settings...), &opts.access, log.Logger)
@@ -146,6 +150,16 @@ func runServe(ctx context.Context, opts *serveOptions, settings *settled, store 
 		return errors.Join(err, log.Close())
 	}
 	return errors.Join(serve(ctx, *opts, store, recorder, log), recorder.Close(), log.Close())
+}
+
+// stopOn sends SIGTERM to this process at the first SIGHUP, so that a server whose terminal is
+// closed drains. Then the shell and the kernel may each send one, so others have no effect.
+func stopOn(ctx context.Context, hangups <-chan os.Signal) {
+	select {
+	case <-ctx.Done():
+	case <-hangups:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM) // allowed for oneself
+	}
 }
 
 // openRecorder returns what records arrivals, or nil if no file is named.

@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -210,7 +212,13 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 	}
 }
 
-func TestSIGTERMDrains(t *testing.T) {
+func TestSIGTERMDrains(t *testing.T) { drains(t, syscall.SIGTERM) }
+
+// TestSIGHUPDrains: a terminal that is closed ends its server as cleanly, also if the shell and
+// the kernel both say so.
+func TestSIGHUPDrains(t *testing.T) { drains(t, syscall.SIGHUP, syscall.SIGHUP) }
+
+func drains(t *testing.T, signals ...os.Signal) {
 	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(400*time.Millisecond, "1", "dynamic_batching { }")}))
 	var wg sync.WaitGroup
 	for n := range 6 {
@@ -231,13 +239,40 @@ func TestSIGTERMDrains(t *testing.T) {
 		t.Error(err)
 	}
 	time.Sleep(200 * time.Millisecond)
-	s.Terminate()
+	for _, signal := range signals {
+		if err := s.Cmd.Process.Signal(signal); err != nil {
+			t.Error(err)
+		}
+		s.AwaitLog("msg=stopping")
+	}
 	wg.Wait()
 	switch {
 	case !s.EndsWithin(10 * time.Second):
 		t.Errorf("still there 10 s after its last request\n%s", s.Log())
 	case s.Err != nil:
 		t.Errorf("ended with %v\n%s", s.Err, s.Log())
+	}
+}
+
+// A server with a file for its log opens that again, and one of nohup does nothing.
+func TestSIGHUPStopsNoServerThatExpectsIt(t *testing.T) {
+	models := servertest.Repository(t, map[string]string{"m": servertest.Config(0, "1", "")})
+	logging := servertest.Start(t, models, "--log-file=/dev/stderr")
+	detached := servertest.StartUnder(t, []string{"nohup"}, models)
+	for _, s := range []*servertest.Server{logging, detached} {
+		if err := s.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logging.AwaitLog("log file reopened")
+	for _, s := range []*servertest.Server{logging, detached} {
+		if err := oneRow(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+		s.Terminate()
+		if !s.EndsWithin(10*time.Second) || s.Err != nil || !strings.Contains(s.Log(), `reason="terminated signal received"`) {
+			t.Errorf("ended with %v\n%s", s.Err, s.Log())
+		}
 	}
 }
 
