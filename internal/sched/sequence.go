@@ -229,7 +229,8 @@ func (w *worker) emptyRequest(like *call) *infer.Request {
 		}
 		return zeros[:size:size]
 	}
-	req := &infer.Request{Model: like.req.Model, Version: like.req.Version, Rows: 1}
+	// A model that calls others does so for the callers of all rows; none would be without rights.
+	req := &infer.Request{Model: like.req.Model, Version: like.req.Version, Rows: 1, Caller: like.req.Caller}
 	for _, in := range like.req.Inputs[:len(like.req.Inputs)-len(seq.Controls)-len(seq.States)] {
 		req.Inputs = append(req.Inputs, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: in.Shape, Data: zero(emptySize(&in))})
 	}

@@ -310,7 +310,8 @@ func TestSlotsAreCounted(t *testing.T) {
 
 // A reader takes requests one by one, and keeps where the inputs of a batch are.
 type reader struct {
-	inputs [][][]byte // of the rows of the last batch
+	inputs [][][]byte     // of the rows of the last batch
+	caller *access.Caller // of all of them
 }
 
 func (*reader) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { panic("joined") }
@@ -318,7 +319,9 @@ func (*reader) Close() error                                                { re
 
 func (r *reader) RunEach(_ context.Context, calls []engine.Call) error {
 	r.inputs = nil
+	var callers []*access.Caller
 	for i := range calls {
+		callers = append(callers, calls[i].Request.Caller)
 		var row [][]byte
 		for _, x := range calls[i].Request.Inputs {
 			row = append(row, x.Data)
@@ -328,7 +331,32 @@ func (r *reader) RunEach(_ context.Context, calls []engine.Call) error {
 		}
 		r.inputs = append(r.inputs, row)
 	}
+	r.caller = access.Join(callers...)
 	return nil
+}
+
+// A caller without principals may do nothing: a model could not call others.
+func TestRowsWithoutARequestTakeNoRightsFromTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := &reader{}
+		s := startSequences(t, model, "direct { }")
+		ann := &access.Principal{Name: "ann"}
+		for n := range uint64(4) {
+			req := wide(n+1, 1)
+			req.Caller = &access.Caller{Principals: []*access.Principal{ann}}
+			var resp infer.Response
+			if err := s.Submit(t.Context(), req, &resp); err != nil {
+				t.Fatal(err)
+			}
+			resp.Release()
+			if model.caller.Name() != "ann" {
+				t.Errorf("a batch of %d rows is run for %s, want ann", len(model.inputs), model.caller.Name())
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestRowsWithoutARequestShareTheirZeros(t *testing.T) {
