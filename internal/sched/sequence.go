@@ -128,7 +128,11 @@ type sequenceState []tensor.Tensor // by state of the configuration; the data ar
 func (w *worker) addStates(calls []*call) {
 	for _, c := range calls {
 		seq := c.item.Sequence()
-		if seq == nil || c.item.Start {
+		if seq == nil {
+			continue
+		}
+		if c.item.Start {
+			seq.State = nil // if this request fails, the next must not go on where the last sequence ended
 			continue
 		}
 		if state, ok := seq.State.(sequenceState); ok {

@@ -260,6 +260,21 @@ func TestASequenceThatStartsAgainForgetsItsState(t *testing.T) {
 	})
 }
 
+func TestASequenceWhoseStartFailedHasNoStateOfTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "oldest { }")
+		_, first := add(t.Context(), s, 1, 100, infer.SequenceStart)
+		_, failed := add(t.Context(), s, 1, 13, infer.SequenceStart)
+		got, err := add(t.Context(), s, 1, 5, 0)
+		if first != nil || failed == nil || err != nil || got != 5 {
+			t.Errorf("%v, %v, then %d, %v; want an error in the middle, and 5", first, failed, got, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAnIdleSequenceHasToStartAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startSequences(t, &summer{}, "oldest { }")
