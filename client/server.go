@@ -217,7 +217,7 @@ type LoadOptions struct {
 }
 
 // Load loads a model, or loads it again if its files have changed, and returns when it is
-// ready. The server must allow that, with --model-control-mode=explicit.
+// ready. The server must allow that, with --model-control-mode=explicit, or Shoal with demand.
 func (c *Client) Load(ctx context.Context, model string, opts LoadOptions) error {
 	if err := checkModel(model); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (c *Client) Load(ctx context.Context, model string, opts LoadOptions) error
 }
 
 // Unload unloads all versions of a model. The server must allow that, with
-// --model-control-mode=explicit.
+// --model-control-mode=explicit, or Shoal with demand.
 func (c *Client) Unload(ctx context.Context, model string) error {
 	if err := checkModel(model); err != nil {
 		return err

@@ -216,7 +216,7 @@ func newLoadCommand() *cobra.Command {
 		Use:   "load MODEL...",
 		Short: "Load models of a running server, or load them again",
 		Long: `Load loads models from the model repository of a running server, or loads them again if their files have changed. The
-server must run with --model-control-mode=explicit.`,
+server must run with --model-control-mode=explicit, or Shoal with demand.`,
 		Example: `  shoal load resnet50`,
 		Args:    arguments(1, -1, fmt.Sprintf(needsModel, "load")),
 		RunE: func(cmd *cobra.Command, models []string) error {
@@ -244,7 +244,7 @@ func newUnloadCommand() *cobra.Command {
 		Use:   "unload MODEL...",
 		Short: "Unload models of a running server",
 		Long: `Unload unloads all versions of models of a running server, which finishes their requests first. The server must run
-with --model-control-mode=explicit.`,
+with --model-control-mode=explicit, or Shoal with demand.`,
 		Example: `  shoal unload resnet50`,
 		Args:    arguments(1, -1, fmt.Sprintf(needsModel, "unload")),
 		RunE: func(cmd *cobra.Command, models []string) error {
@@ -272,7 +272,7 @@ func (c *serverFlags) each(cmd *cobra.Command, models []string, do func(context.
 		errs = append(errs, c.call(cmd.Context(), model, "", func(ctx context.Context, r *remote) error {
 			text, err := do(ctx, r.Client, model)
 			if e, ok := errors.AsType[*client.Error](err); ok && strings.Contains(e.Message, "not allowed") {
-				return fmt.Errorf("the server answered: %w; start it with --model-control-mode=explicit to load and unload models", errors.New(e.Error()))
+				return fmt.Errorf("the server answered: %w; start it with --model-control-mode=explicit, or Shoal with demand, to load and unload models", errors.New(e.Error()))
 			}
 			if err != nil {
 				return err
