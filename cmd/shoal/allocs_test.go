@@ -68,7 +68,7 @@ func TestARequestAllocatesWhatTheDocumentSays(t *testing.T) {
 		allocs, size := allocations(t, ask)
 		t.Logf("%s: %d allocations, %.2f KB", face, allocs, size)
 		switch {
-		case allocs > want || size > most:
+		case allocs > want || math.Round(size*10)/10 > most: // the document rounds, too
 			t.Errorf("a request over %s takes %d allocations of %.2f KB together, and docs/lab/measurements.md says %d and %.1f", face, allocs, size, want, most)
 		case allocs < want-1:
 			t.Errorf("a request over %s takes %d allocations, and docs/lab/measurements.md says %d: let it say so", face, allocs, want)
