@@ -252,6 +252,9 @@ func (c *inbound) end(f *frame) (stop bool) {
 			s.complete() // grpc fails the call
 		}
 	}
+	if s != nil && s.awaitsEnd() {
+		(*conn)(c).sweepLater()
+	}
 	return len(c.toGRPC) > 0
 }
 
@@ -442,6 +445,7 @@ func (c *conn) sweep(now time.Time) {
 				return
 			}
 		case s.awaited() && s.reading.stalled(now, s.received, c.meter.stall()),
+			s.awaitsEnd() && s.ending.stalled(now, 0, c.meter.stall()), // nothing but the end is progress
 			c.blocked(s) && s.writing.stalled(now, s.sent, c.meter.stall()):
 			c.meter.stalled.Add(1)
 			c.resetStream(id, s, enhanceYourCalm)
@@ -454,7 +458,7 @@ func (c *conn) sweep(now time.Time) {
 		if !c.blocked(s) {
 			s.writing = progress{}
 		}
-		again = again || s.partial() || c.blocked(s) || s.reset
+		again = again || s.partial() || s.awaitsEnd() || c.blocked(s) || s.reset
 	}
 	if reset {
 		c.interrupt()

@@ -5,8 +5,9 @@
 // grpc-go receives a message as a whole before anything else sees it, and lets a client
 // send it as fast, or as slowly, as it likes. A [Meter] stands between the connection and
 // grpc, and follows the frames in both directions. It charges a budget for messages as they
-// arrive, and resets a stream whose message does not fit, or does not get on. Clients see
-// RESOURCE_EXHAUSTED. To grpc the stream looks as if its client had cancelled it.
+// arrive, and resets a stream whose message does not fit, or does not get on, or is followed by
+// nothing although grpc waits for the end of the call. Clients see RESOURCE_EXHAUSTED. To grpc the
+// stream looks as if its client had cancelled it.
 package http2meter
 
 import (
@@ -27,7 +28,8 @@ type Meter struct {
 
 	// Stall is the time in which a client must send at least 64 KiB of a message that it has
 	// begun, or the rest of it, and read as much of a response. 0 means 30 s. The time in which
-	// the server does not let the client send does not count.
+	// the server does not let the client send does not count. In the same time after its first
+	// message, a client must end its call, unless the server has sent a header.
 	Stall time.Duration
 
 	overBudget, stalled, refused atomic.Uint64

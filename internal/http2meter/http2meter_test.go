@@ -317,6 +317,45 @@ func TestAStallInterruptsARead(t *testing.T) {
 	})
 }
 
+// TestACallThatDoesNotEndIsStalled has calls with a whole message. grpc keeps the message of a method with
+// one until the call ends, whatever else the client sends.
+func TestACallThatDoesNotEndIsStalled(t *testing.T) {
+	end := framed(t, func(f *http2.Framer) error { return f.WriteData(1, true, nil) })
+	headers := call(t)[:9+1] // of an answer
+	next := framed(t, func(f *http2.Framer) error { return f.WriteData(1, false, message(1<<20, minProgress)) })
+	for _, test := range []struct {
+		name       string
+		sent, more []byte // at the start, and after a third of the time
+		answer     []byte
+		want       uint64
+	}{
+		{name: "a message alone", sent: call(t, message(100, 100)), want: 1},
+		{name: "in parts", sent: call(t, message(100, 50), make([]byte, 50)), want: 1},
+		{name: "and a part of another", sent: call(t, message(100, 100)), more: next, want: 1},
+		{name: "with its end", sent: slices.Concat(call(t, message(100, 100)), end)},
+		{name: "with its end later", sent: call(t, message(100, 100)), more: end},
+		{name: "with a header of the answer", sent: call(t, message(100, 100)), answer: headers},
+		{name: "no message", sent: call(t)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &Meter{}
+			c, client := flow(t, m)
+			_, _ = client.Write(append([]byte(clientPreface), test.sent...))
+			time.Sleep(defaultStall / 3)
+			_, _ = client.Write(test.more)
+			_, _ = c.Write(test.answer)
+			time.Sleep(defaultStall/3*2 - 1)
+			if got := m.State(); got != (State{}) {
+				t.Errorf("%s: counted %+v before the end of its time", test.name, got)
+			}
+			time.Sleep(defaultStall)
+			if got := m.State(); got != (State{Stalled: test.want}) {
+				t.Errorf("%s: counted %+v, want %d that stalled", test.name, got, test.want)
+			}
+		})
+	}
+}
+
 // TestAClientThatTheServerHoldsBackIsNotStalled has a client that has used its window in the middle
 // of a message.
 func TestAClientThatTheServerHoldsBackIsNotStalled(t *testing.T) {

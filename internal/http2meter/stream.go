@@ -18,6 +18,7 @@ type stream struct {
 	allowed  int64  // bytes that the server allows the client to send
 	charge   budget.Charge
 	reading  progress
+	ending   progress // towards the end of the call
 
 	// What has arrived after the first message, and grpc may not have read: it reads the first one at
 	// once, and each other one when its receiver asks for it. The window of the stream bounds it.
@@ -84,6 +85,11 @@ func (s *stream) trim(window int64) {
 // awaitedByGRPC reports whether grpc may wait for more of the call before it does anything. If the
 // call has a message, it may also run: that of a stream of requests does.
 func (s *stream) awaitedByGRPC() bool { return !s.reset && !s.finished && !s.answering }
+
+// awaitsEnd reports whether a message is complete, and grpc may wait for the end of the call: it does
+// not run a method with one message before, and keeps that message. A method with several must send a
+// header in time.
+func (s *stream) awaitsEnd() bool { return s.arrived && s.awaitedByGRPC() }
 
 // partial reports whether a message has begun, and is not complete.
 func (s *stream) partial() bool { return s.have > 0 }

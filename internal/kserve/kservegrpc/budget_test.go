@@ -172,6 +172,24 @@ func TestAStalledMessageIsReset(t *testing.T) {
 	eventually(t, "an answer, which the client does not read", func() bool { return len(c.Resets()) == 2 })
 }
 
+// TestACallThatDoesNotEndIsReset sends a whole message, and does not end the call, without which grpc
+// does not run it. Its charge is that of the model.
+func TestACallThatDoesNotEndIsReset(t *testing.T) {
+	for _, method := range []string{"ModelInfer", "RepositoryModelLoad"} {
+		all := budget.New(64 << 20)
+		_, address := newTCPServer(t, kservegrpc.Options{Budget: all, Meter: &http2meter.Meter{Budget: all, Stall: 500 * time.Millisecond}})
+		c := http2test.Dial(t, address)
+		c.Headers(1, method)
+		c.Data(1, rawMessage(t, 1<<20), false, 10*time.Second)
+		eventually(t, "a charge", func() bool { return all.State().Used >= 1<<20 })
+		eventually(t, "a reset", func() bool { return len(c.Resets()) == 1 })
+		if got := c.Resets()[0]; got != http2.ErrCodeEnhanceYourCalm {
+			t.Errorf("%s: reset with %v, want ENHANCE_YOUR_CALM", method, got)
+		}
+		eventually(t, "the charge is given back", func() bool { return all.State().Used == 0 })
+	}
+}
+
 // TestAnAnswerThatIsNotReadIsReset asks for a large answer, and does not let the server send
 // more than the first window of it.
 func TestAnAnswerThatIsNotReadIsReset(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -33,6 +34,11 @@ const (
 	// maxWaiting is the number of workers that wait to receive while another one does. A client may
 	// leave many streams open on which many requests were in flight once.
 	maxWaiting = 4
+
+	// headerDelay is the time in which a stream sends a header after its first request, if it has no
+	// answer: the meter resets calls with a message whose client does not end them, unless they have a
+	// header. It is not sent at once, because proxies may try a stream elsewhere that has none.
+	headerDelay = 10 * time.Second
 
 	// errorHeader is the header with which a client requests, by the value "true", that an
 	// error of execution ends the stream with its code.
@@ -63,9 +69,9 @@ type stream struct {
 
 	sending sync.Mutex // held while a response is sent
 
-	mu      sync.Mutex // guards the following
-	closed  bool       // no more requests may begin
-	begun   bool       // one has
+	mu      sync.Mutex  // guards the following
+	closed  bool        // no more requests may begin
+	header  *time.Timer // calls sendHeader; nil before the first request
 	running sync.WaitGroup
 
 	// lastQueued has a channel by model while the last received request of a sequence of that model
@@ -168,16 +174,20 @@ func (s *service) stream(messages grpc.ServerStream) error {
 	return err
 }
 
-// close prevents new requests from starting, and reports whether some have.
+// close prevents new requests from starting, and reports whether some have. No header is sent later.
 func (st *stream) close() (begun bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.closed = true
-	return st.begun
+	if st.header == nil {
+		return false
+	}
+	st.header.Stop()
+	return true
 }
 
-// sendHeader begins the answer, so that the stream is not reset as one that has none while the
-// server stops: an answer may take long to be encoded. Clients ask again elsewhere if a stream ends
+// sendHeader begins the answer, so that the stream is not reset as one that has none: an answer may
+// take long to be computed, or, while the server stops, to be encoded. Clients ask again elsewhere if a stream ends
 // without a header, which is right if it had no request.
 func (st *stream) sendHeader() {
 	st.sending.Lock()
@@ -189,11 +199,14 @@ func (st *stream) sendHeader() {
 func (st *stream) begin() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.closed {
-		st.running.Add(1)
-		st.begun = true
+	if st.closed {
+		return false
 	}
-	return !st.closed
+	st.running.Add(1)
+	if st.header == nil {
+		st.header = time.AfterFunc(headerDelay, st.sendHeader)
+	}
+	return true
 }
 
 // end ends the stream with err. Requests in flight can no longer be answered.

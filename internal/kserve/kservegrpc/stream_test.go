@@ -463,6 +463,25 @@ func TestAServerThatStopsEndsItsStreamsAfterTheirAnswers(t *testing.T) {
 	expectEnd(t, busy, codes.Unavailable)
 }
 
+// The meter resets calls of other methods whose client sends a message, and not the end of the call.
+func TestAStreamWaitsForItsModelAsLongAsItTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend, conn := newServer(t, kservegrpc.Options{})
+		backend.Before = func(context.Context, *infer.Request) error {
+			time.Sleep(time.Hour)
+			return nil
+		}
+		stream := openStream(t.Context(), t, conn)
+		time.Sleep(time.Hour) // without a request
+		send(t, stream, "a")
+		expect(t, stream, "a")
+		if err := stream.CloseSend(); err != nil {
+			t.Error(err)
+		}
+		expectEnd(t, stream, codes.OK)
+	})
+}
+
 // If a client reads nothing, its stream ends when the client does, whatever is buffered.
 func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
