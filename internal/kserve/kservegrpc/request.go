@@ -65,8 +65,7 @@ func (r *request) read(data mem.BufferSlice, limits *kserve.Limits, all *budget.
 		r.memory = buf.Wrap(nil, r.free)
 	}
 	if r.err != nil {
-		r.release()
-		r.charge.Close()
+		r.fail()
 		return
 	}
 	// grpc frees the buffers of which there are no views.
@@ -77,6 +76,21 @@ func (r *request) read(data mem.BufferSlice, limits *kserve.Limits, all *budget.
 	if len(r.copies) > 0 {
 		r.charge.Shrink(free)
 	}
+}
+
+// maxUnread is the size of the name and the id that are kept of a message that was not read.
+const maxUnread = 4 << 10
+
+// fail drops what was read of a message, and its charge. The request may wait long for its turn on a
+// stream.
+func (r *request) fail() {
+	r.release()
+	r.charge.Close()
+	model, id := r.ModelName, r.Id
+	if len(model)+len(id) > maxUnread {
+		model, id = "", ""
+	}
+	*r = request{ModelInferRequest: kservepb.ModelInferRequest{ModelName: model, Id: id}, err: r.err}
 }
 
 // addInput adds an empty input.

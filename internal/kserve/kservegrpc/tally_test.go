@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -83,6 +85,35 @@ func TestNoMessageTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 		})
 		if took > 3*size { // one for the message, one for the tensors, one for slices that grow
 			t.Errorf("%s: %d bytes of memory for %d of the message; %v", name, took, len(data), err)
+		}
+	}
+}
+
+// A request of a stream may wait for its turn, with an error and without a charge. It used to keep all
+// that was read before the error, such as 64 MiB of typed contents.
+func TestAMessageThatIsNotReadKeepsNothing(t *testing.T) {
+	c := newCodec(kserve.Limits{Outputs: 1})
+	for _, test := range []struct{ id, want string }{{"an id", "an id"}, {strings.Repeat("x", maxUnread), ""}} {
+		m := &kservepb.ModelInferRequest{
+			ModelName: "m", Id: test.id,
+			Parameters: map[string]*kservepb.InferParameter{"p": {}},
+			Inputs:     []*kservepb.ModelInferRequest_InferInputTensor{{Contents: &kservepb.InferTensorContents{IntContents: []int32{1}}}},
+			Outputs:    []*kservepb.ModelInferRequest_InferRequestedOutputTensor{{}, {}},
+		}
+		data, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &request{}
+		if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, in); err != nil || in.err == nil {
+			t.Errorf("two outputs are read: %v, %v", err, in.err)
+		}
+		want := &kservepb.ModelInferRequest{Id: test.want}
+		if test.want != "" {
+			want.ModelName = "m"
+		}
+		if !proto.Equal(&in.ModelInferRequest, want) || in.room.inputs[0] != nil || in.room.input.Contents != nil {
+			t.Errorf("%v is kept of a message that was not read, want %v", &in.ModelInferRequest, want)
 		}
 	}
 }
