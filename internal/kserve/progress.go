@@ -13,9 +13,12 @@ import (
 const bodyProgress = 64 << 10
 
 const (
-	// AnswerStep is how much of a response a client must take within AnswerTimeout. Shorter
-	// responses fit into the kernel's buffers, mostly.
+	// AnswerStep is how much of a response a client must take within AnswerTimeout.
 	AnswerStep = 256 << 10
+
+	// SmallAnswer is the size of responses that have no time limit: they fit into the kernel's
+	// buffer of a new connection, and no client can hold more than that.
+	SmallAnswer = 16 << 10
 
 	// AnswerTimeout is long enough for a network that pauses.
 	AnswerTimeout = 30 * time.Second

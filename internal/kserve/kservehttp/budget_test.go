@@ -177,6 +177,70 @@ func TestAnAnswerBeyondTheBudgetIsRejected(t *testing.T) {
 	}
 }
 
+// A client that does not read holds the answer, compressed, but no compressor.
+func TestAnAnswerIsCompressedWithinTheBudgetBeforeItIsSent(t *testing.T) {
+	backend := kservetest.New(t, `name: "large" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	doc, data := binaryBody(1 << 20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // does not get smaller
+	for _, encoding := range []string{"gzip", "deflate"} {
+		for total, want := range map[int64]string{16 << 20: encoding, 8 << 20: ""} { // body and outputs take 3 MiB, and a model gets half
+			all := budget.New(total)
+			server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+			header := http.Header{kserve.JSONLengthHeader: {fmt.Sprint(len(doc))}, "Accept-Encoding": {encoding}}
+			a := do(t, server, http.MethodPost, "/v2/models/large/infer", header, strings.NewReader(doc+string(data)))
+			server.Close()
+			got := a.header.Get("Content-Encoding")
+			if a.status != http.StatusOK || got != want || a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) || !strings.HasSuffix(decompressed(t, got, a.body), string(data)) {
+				t.Errorf("%s with %d MiB: status %d, encoding %q, %v", encoding, total>>20, a.status, got, a.header)
+			}
+			if state := all.State(); state.Used != 0 || (state.Peak >= 5<<20) != (want != "") {
+				t.Errorf("%s with %d MiB: %+v", encoding, total>>20, state)
+			}
+		}
+	}
+}
+
+// A cramped listener accepts connections whose send buffers are as small as the kernel allows.
+type cramped struct{ net.Listener }
+
+func (l cramped) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(1)
+	}
+	return c, err
+}
+
+// An answer need not be large for that: it must only exceed what the kernel takes.
+func TestAClientThatDoesNotReadAShortAnswerIsDisconnected(t *testing.T) {
+	kservehttp.SetStallTimeout(t, 50*time.Millisecond)
+	backend := kservetest.New(t, `name: "large" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	all := budget.New(1 << 30)
+	server := httptest.NewUnstartedServer(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+	server.Listener = kservehttp.Listener(server.Config, cramped{server.Listener}, &kservehttp.Drain{})
+	server.Start()
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.(*net.TCPConn).SetReadBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+	doc, data := binaryBody(200 << 10)
+	if _, err := fmt.Fprintf(conn, "POST /v2/models/large/infer HTTP/1.1\r\nHost: x\r\n%s: %d\r\nContent-Length: %d\r\n\r\n%s%s",
+		kserve.JSONLengthHeader, len(doc), len(doc)+len(data), doc, data); err != nil {
+		t.Fatal(err)
+	}
+	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 && all.State().Peak > 0 })
+	if n, _ := io.Copy(io.Discard, conn); n > int64(len(data)) {
+		t.Errorf("all %d bytes were sent", n)
+	}
+}
+
 func TestAClientThatDoesNotReadItsAnswerIsDisconnected(t *testing.T) {
 	kservehttp.SetStallTimeout(t, 50*time.Millisecond)
 	const size = 12 << 20

@@ -159,7 +159,7 @@ type conn struct {
 
 	mu    sync.Mutex // guards the following, and is held while writing
 	held  *buf.Buf   // buffered writes; nil if writes are not buffered
-	timed bool       // the response is long, and has a deadline
+	timed bool       // the response is not small, and has a deadline
 	left  int        // bytes that may be written until the deadline is extended
 }
 
@@ -267,10 +267,9 @@ func (c *conn) Close() error {
 // sent in place, together with what is buffered.
 const maxHeld = 8 << 10
 
-// writeOnce sends everything that write writes to w, about size bytes, in one system call. If c
-// is nil, it leaves the writes to net/http, which ends a response of unknown length itself, later:
-// exact means that its length is known. Write errors are ignored: the client has disconnected.
-func (c *conn) writeOnce(w http.ResponseWriter, size int, exact bool, write func(io.Writer) error) {
+// writeOnce sends everything that write writes to w, size bytes, in one system call. If c is nil, it
+// leaves the writes to net/http. Write errors are ignored: the client has disconnected.
+func (c *conn) writeOnce(w http.ResponseWriter, size int, write func(io.Writer) error) {
 	if c == nil {
 		_ = write(w)
 		return
@@ -278,10 +277,10 @@ func (c *conn) writeOnce(w http.ResponseWriter, size int, exact bool, write func
 	c.mu.Lock()
 	c.held = buf.Get(maxHeld)
 	c.held.B = c.held.B[:0]
-	c.timed, c.left = size > kserve.AnswerStep, 0
+	c.timed, c.left = size > kserve.SmallAnswer, 0
 	c.mu.Unlock()
 	defer c.flush()
-	if write(w) == nil && exact {
+	if write(w) == nil {
 		_ = http.NewResponseController(w).Flush()
 	}
 }

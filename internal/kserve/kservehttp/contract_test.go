@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
@@ -108,11 +109,9 @@ var content = bytes.Repeat([]byte("tensor data, "), 10_000)
 
 func compressed(t *testing.T, encoding string) []byte {
 	t.Helper()
-	var b bytes.Buffer
-	if err := compress(&b, encoding, func(w io.Writer) error { _, err := w.Write(content); return err }); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	p := compress(encoding, len(content), &budget.Charge{}, func(w io.Writer) error { _, err := w.Write(content); return err })
+	defer p.release()
+	return bytes.Clone(p.bytes())
 }
 
 func TestABodyIsAReader(t *testing.T) {

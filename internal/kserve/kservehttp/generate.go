@@ -175,7 +175,7 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 	if conn.Closing() {
 		w.Header().Set("Connection", "close")
 	}
-	conn.writeOnce(w, len(doc), true, func(io.Writer) error {
+	conn.writeOnce(w, len(doc), func(io.Writer) error {
 		sendDocument(w, http.StatusOK, doc)
 		return nil
 	})

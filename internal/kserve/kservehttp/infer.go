@@ -214,12 +214,15 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 	}
 	answer := func(w io.Writer) error { return write(w, doc, req, resp) }
 	if encoding := responseEncoding(r.Header["Accept-Encoding"]); encoding != "" {
-		header.Set("Content-Encoding", encoding)
-		conn.writeOnce(w, size, false, func(w io.Writer) error { return compress(w, encoding, answer) })
-		return nil
+		if p := compress(encoding, size, charge, answer); p != nil {
+			defer p.release()
+			header.Set("Content-Encoding", encoding)
+			size = len(p.bytes())
+			answer = func(w io.Writer) error { _, err := w.Write(p.bytes()); return err }
+		}
 	}
 	header["Content-Length"] = []string{strconv.Itoa(size)}
-	conn.writeOnce(w, size, true, answer)
+	conn.writeOnce(w, size, answer)
 	return nil
 }
 
