@@ -111,6 +111,7 @@ type flight struct {
 	done    chan struct{} // closed when the load has ended
 	err     error         // set before done is closed
 	waiting int           // requests that wait; guarded by the lock of onDemand
+	held    bool          // it has the memory of its model; guarded by the lock, too
 	unload  bool          // the model must leave when the load has ended; guarded by the lock, too
 	left    chan struct{} // closed when it has left after that
 	ready   time.Time     // when it will probably have ended; zero if that is not known
@@ -162,9 +163,7 @@ func (d *onDemand) watch() {
 			leave = d.excessLocked()
 		}
 		d.mu.Unlock()
-		for _, other := range leave {
-			d.evict(other)
-		}
+		d.evict(leave...)
 	}
 }
 
@@ -212,8 +211,8 @@ func (d *onDemand) Measured(name string) int64 {
 }
 
 // Await implements [server.Demand].
-func (d *onDemand) Await(ctx context.Context, name string) error {
-	f, err := d.join(ctx, name)
+func (d *onDemand) Await(ctx context.Context, name string, nested bool) error {
+	f, err := d.join(ctx, name, nested)
 	if err != nil || f == nil {
 		return err
 	}
@@ -231,8 +230,9 @@ func (d *onDemand) Await(ctx context.Context, name string) error {
 }
 
 // join returns the load of a model, which it begins if there is none, and counts the caller
-// as waiting for it. It returns nil if the model is loaded.
-func (d *onDemand) join(ctx context.Context, name string) (*flight, error) {
+// as waiting for it. It returns nil if the model is loaded. A nested call does not wait for the
+// memory of a model that has requests: it may be part of one of them.
+func (d *onDemand) join(ctx context.Context, name string, nested bool) (*flight, error) {
 	now := time.Now()
 	m, err := d.find(now, name)
 	if err != nil {
@@ -259,6 +259,10 @@ func (d *onDemand) join(ctx context.Context, name string) (*flight, error) {
 	if f.unload {
 		d.counts.Refused++
 		return nil, refuse(name, m.load, beingUnloaded, name)
+	}
+	if nested && !f.held && d.drainingLocked() {
+		d.counts.Refused++
+		return nil, refuse(name, cmp.Or(m.load, time.Second), "model %q is not loaded, because it may need the memory of the model that calls it, which is being unloaded", name)
 	}
 	if deadline, ok := ctx.Deadline(); ok && f.ready.After(deadline) {
 		d.counts.Refused++
@@ -522,11 +526,9 @@ func (m *demanded) asModel(now time.Time, name string) evict.Model {
 
 // load evicts models and loads another one.
 func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
-	for _, other := range leave {
-		d.evict(other)
-	}
+	d.evict(leave...)
 	bytes := m.bytes // it does not change while the model is coming
-	d.hold(bytes)
+	d.hold(f, bytes)
 	change, before := d.beginChange(), d.resident()
 	began := time.Now()
 	err := d.open(name, f)
@@ -566,9 +568,7 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	if known {
 		d.opts.Store.PutFootprint(id, footprint)
 	}
-	for _, other := range leave {
-		d.evict(other)
-	}
+	d.evict(leave...)
 }
 
 // open loads a model that has its memory, unless it was unloaded while it waited for that.
@@ -668,20 +668,51 @@ func (d *onDemand) endChange(began uint64) bool {
 	return alone
 }
 
-// evict takes a model that was marked as leaving out of memory.
-func (d *onDemand) evict(name string) {
+// drainingLocked reports whether a model that leaves memory still has requests.
+func (d *onDemand) drainingLocked() bool {
+	if d.leaving == 0 {
+		return false
+	}
+	for name, m := range d.models {
+		if m.state == going && d.repository.server.Busy(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// evict takes models that were marked as leaving out of memory: all out of service first, because a
+// request of one that still serves while another one closes may call the model for which both leave.
+func (d *onDemand) evict(names ...string) {
+	for _, name := range names {
+		d.withdraw(name)
+	}
+	for _, name := range names {
+		d.awaitClosed(name)
+	}
+}
+
+// withdraw takes a model out of service that was marked as leaving.
+func (d *onDemand) withdraw(name string) {
 	resume := map[int64]*servable.Resume{}
 	for _, v := range d.repository.server.Versions(name) {
 		resume[v.Number()] = v.Resume()
 	}
+	d.repository.server.Unload(name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(resume) > 0 { // an unload that met the end of a load has taken the versions away
+		d.models[name].resume = resume
+	}
+}
+
+// awaitClosed waits until a model that was withdrawn is closed, and gives its memory back.
+func (d *onDemand) awaitClosed(name string) {
 	d.repository.server.Evict(name)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.models[name]
 	m.state = cold
-	if len(resume) > 0 { // an unload that met the end of a load has taken the versions away
-		m.resume = resume
-	}
 	d.changes++
 	d.leaving--
 	d.counts.Evictions++
@@ -743,9 +774,7 @@ func (d *onDemand) reloaded(name string) {
 	d.releaseLocked(before - m.bytes)
 	leave := d.excessLocked()
 	d.mu.Unlock()
-	for _, other := range leave {
-		d.evict(other)
-	}
+	d.evict(leave...)
 }
 
 // evictUncounted takes a model out of memory that left it just before it was loaded again, and
@@ -806,7 +835,7 @@ func (d *onDemand) warmModels() map[string]bool {
 // is leaving: then another one needs more than was expected when both were admitted, and
 // excessLocked decides. For the memory that other loads need meanwhile it waits a limited time: they
 // may be those of models that call this one, and small models may always come first.
-func (d *onDemand) hold(bytes int64) {
+func (d *onDemand) hold(f *flight, bytes int64) {
 	tooLong := time.NewTimer(openPatience)
 	defer tooLong.Stop()
 	patient := true
@@ -815,6 +844,7 @@ func (d *onDemand) hold(bytes int64) {
 		if (d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0) && (!patient || d.mayOpenLocked(d.opening, bytes)) {
 			d.held += bytes
 			d.opening += bytes
+			f.held = true
 			d.mu.Unlock()
 			return
 		}

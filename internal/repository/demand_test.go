@@ -624,6 +624,61 @@ func TestRequestsDoNotWaitForALoadThatWasUnloaded(t *testing.T) {
 	})
 }
 
+// b still has to leave while a closes, and a request for it would wait for c, for which it leaves.
+func TestModelsThatLeaveForAnotherDoNotWaitForIt(t *testing.T) {
+	d := newDisk(t).models("a", "b", "c").write(map[string]string{"c/1/weights": strings.Repeat("w", 2*weight)})
+	demanding(t, d, 2, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		mustAsk(t, r, "b", time.Second)
+		time.Sleep(time.Minute)
+		eng.closing = 5 * time.Second
+		eng.Takes = func(int) time.Duration {
+			short, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_ = r.source.demand.Await(short, "c", false)
+			return 0
+		}
+		var clients sync.WaitGroup
+		clients.Go(func() { mustAsk(t, r, "c", 6*time.Second) })
+		time.Sleep(time.Second)
+		for _, name := range []string{"a", "b"} {
+			took, err := request(t.Context(), r, name)
+			if text := refused(t, err, time.Second); took != 0 || !strings.Contains(text, "is being unloaded") {
+				t.Errorf("a request for %s, which leaves, got %q after %v", name, text, took)
+			}
+		}
+		clients.Wait()
+	})
+}
+
+func TestAModelThatIsUnloadedDoesNotWaitForOneThatNeedsItsMemory(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		var called error
+		eng.Takes = func(int) time.Duration {
+			time.Sleep(time.Second)
+			short, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var resp infer.Response
+			called = r.Call(short, &infer.Request{Model: "b"}, &resp)
+			return 0
+		}
+		var clients sync.WaitGroup
+		clients.Go(func() { mustAsk(t, r, "a", time.Second) })
+		time.Sleep(time.Second / 2)
+		if err := r.Unload("a"); err != nil {
+			t.Fatal(err)
+		}
+		clients.Wait()
+		if text := refused(t, called, time.Second); !strings.Contains(text, "the memory of the model that calls it") {
+			t.Errorf("the call got %q", text)
+		}
+		eng.Takes = nil
+		time.Sleep(time.Second)
+		mustAsk(t, r, "b", 0) // the call began the load
+	})
+}
+
 // Its old version would hold up the load of the model that needs the memory.
 func TestAModelWhoseOldVersionStillRunsIsInUse(t *testing.T) {
 	d := newDisk(t).models("a", "b", "c")

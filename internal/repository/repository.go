@@ -288,7 +288,7 @@ func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOpt
 			return err
 		}
 		defer r.endClientLoad()
-		if err := r.makeRoom(ctx, name, override(opts)); err != nil {
+		if err := r.makeRoom(ctx, name, override(opts), false); err != nil {
 			return err
 		}
 		done := r.startChange(name, override(opts), true)
@@ -324,15 +324,16 @@ func (r *Repository) endClientLoad() {
 	r.loads--
 }
 
-// makeRoom gives a model that a client or another model loads its memory first, in mode Demand.
-func (r *Repository) makeRoom(ctx context.Context, name string, with override) error {
+// makeRoom gives a model that a client loads, or another model if the call is nested, its memory
+// first, in mode Demand.
+func (r *Repository) makeRoom(ctx context.Context, name string, with override, nested bool) error {
 	if r.demand == nil {
 		return nil
 	}
 	if len(with.Files) > 0 {
 		return infer.Errorf(infer.Unsupported, "files of a model cannot be sent in mode demand, because they would be lost when the model leaves memory; put the model into the model repository")
 	}
-	return r.demand.Await(ctx, name) // the model may have been loaded before with other files
+	return r.demand.Await(ctx, name, nested) // the model may have been loaded before with other files
 }
 
 // loadChange describes a load, for the audit log.
@@ -393,7 +394,7 @@ func (r *Repository) LoadModel(ctx context.Context, name, config string, files m
 		if err := r.notAllowed(); err != nil {
 			return err
 		}
-		if err := r.makeRoom(ctx, name, override(opts)); err != nil {
+		if err := r.makeRoom(ctx, name, override(opts), true); err != nil {
 			return err
 		}
 		return r.load(ctx, name, override(opts))

@@ -78,7 +78,7 @@ func (s *Server) findFor(ctx context.Context, action access.Action, name, versio
 	if err := s.Authorize(ctx, action, name); err != nil {
 		return nil, err
 	}
-	return s.findOrLoad(ctx, name, version, nil)
+	return s.findOrLoad(ctx, name, version, nil, false)
 }
 
 // Visible returns the entries of an index whose models the caller of ctx may know.

@@ -12,8 +12,9 @@ import (
 // A Demand loads models when requests ask for them.
 type Demand interface {
 	// Await makes a model serve that does not, and returns when it does, when it cannot, or
-	// when ctx ends. An error with the code NotFound means that there is no such model.
-	Await(ctx context.Context, model string) error
+	// when ctx ends. An error with the code NotFound means that there is no such model. nested
+	// means that a model calls, whose request another model may wait for before it leaves.
+	Await(ctx context.Context, model string, nested bool) error
 	// Available reports whether a request for a model that does not serve would load it.
 	Available(model string) bool
 	// Measured returns how much memory a loaded model takes; 0 if that was not measured.
@@ -25,8 +26,8 @@ type Demand interface {
 func (s *Server) SetDemand(d Demand) { s.demand = d }
 
 // findOrLoad is Find, except that it loads a model that does not serve, if requests may. If
-// waiter is not nil, it is called before.
-func (s *Server) findOrLoad(ctx context.Context, name, version string, waiter infer.Waiter) (*servable.Version, error) {
+// waiter is not nil, it is called before. nested is as in [Demand.Await].
+func (s *Server) findOrLoad(ctx context.Context, name, version string, waiter infer.Waiter, nested bool) (*servable.Version, error) {
 	if v := (*s.serving.Load())[name].find(version); v != nil {
 		return v, nil
 	}
@@ -36,7 +37,7 @@ func (s *Server) findOrLoad(ctx context.Context, name, version string, waiter in
 	if waiter != nil {
 		waiter.AwaitsModel()
 	}
-	return s.load(ctx, name, version)
+	return s.load(ctx, name, version, nested)
 }
 
 // maxAwaits is how often a request waits for its model. A model that was just loaded is too young
@@ -44,12 +45,12 @@ func (s *Server) findOrLoad(ctx context.Context, name, version string, waiter in
 const maxAwaits = 3
 
 // load loads a model and returns the version.
-func (s *Server) load(ctx context.Context, name, version string) (*servable.Version, error) {
+func (s *Server) load(ctx context.Context, name, version string, nested bool) (*servable.Version, error) {
 	for range maxAwaits {
 		if !s.hasStarted() {
 			break // its models are not listed yet
 		}
-		err := s.demand.Await(ctx, name)
+		err := s.demand.Await(ctx, name, nested)
 		switch {
 		case ctx.Err() != nil:
 			return nil, sched.ContextError(ctx)
@@ -74,6 +75,12 @@ func (s *Server) Evict(name string) {
 	for _, v := range s.drainingOf(name) {
 		_ = v.Close() // the drain reports the error
 	}
+}
+
+// Busy reports whether a model has requests, if only in versions that have left the table.
+func (s *Server) Busy(name string) bool {
+	all := append(s.drainingOf(name), s.Versions(name)...)
+	return slices.ContainsFunc(all, func(v *servable.Version) bool { return v.Scheduler.Busy() })
 }
 
 // StillClosing reports whether versions of a model have left the table and are not closed yet.

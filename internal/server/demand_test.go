@@ -10,7 +10,7 @@ import (
 // never is a Demand that must not be asked.
 type never struct{ tb testing.TB }
 
-func (n never) Await(context.Context, string) error {
+func (n never) Await(context.Context, string, bool) error {
 	n.tb.Error("a model that serves was awaited")
 	return nil
 }
@@ -21,7 +21,7 @@ func (never) Measured(string) int64 { return 0 }
 // absent is a Demand without models that counts how often it is asked.
 type absent struct{ asked int }
 
-func (a *absent) Await(context.Context, string) error {
+func (a *absent) Await(context.Context, string, bool) error {
 	a.asked++
 	return infer.Errorf(infer.NotFound, "no such model")
 }
@@ -33,7 +33,7 @@ func TestAModelThatServesCostsNothingMoreInModeDemand(t *testing.T) {
 	s := start(t)
 	s.SetDemand(never{t})
 	allocs := testing.AllocsPerRun(100, func() {
-		if _, err := s.findOrLoad(t.Context(), "echo", "", nil); err != nil {
+		if _, err := s.findOrLoad(t.Context(), "echo", "", nil, false); err != nil {
 			t.Error(err)
 		}
 	})
@@ -45,7 +45,7 @@ func TestAModelThatServesCostsNothingMoreInModeDemand(t *testing.T) {
 func TestAModelThatNoSourceHasIsNotFound(t *testing.T) {
 	s, none := start(t), &absent{}
 	s.SetDemand(none)
-	_, err := s.findOrLoad(t.Context(), "bogus", "", nil)
+	_, err := s.findOrLoad(t.Context(), "bogus", "", nil, false)
 	if infer.CodeOf(err) != infer.NotFound || none.asked != 1 {
 		t.Errorf("%v, asked %d times", err, none.asked)
 	}
@@ -68,7 +68,7 @@ func BenchmarkFind(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s.demand = demand
 			for b.Loop() {
-				if _, err := s.findOrLoad(b.Context(), "echo", "", nil); err != nil {
+				if _, err := s.findOrLoad(b.Context(), "echo", "", nil, false); err != nil {
 					b.Fatal(err)
 				}
 			}

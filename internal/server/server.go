@@ -277,7 +277,7 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 		return err
 	}
 	for original, retry := req.Inputs, false; ; req.Inputs, retry = original, true {
-		v, pinned, err := s.versionFor(ctx, req)
+		v, pinned, err := s.versionFor(ctx, in)
 		in.version = v
 		if err != nil {
 			return err
@@ -320,7 +320,8 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 }
 
 // versionFor returns the version that runs a request, and whether it is pinned.
-func (s *Server) versionFor(ctx context.Context, req *infer.Request) (v *servable.Version, pinned bool, err error) {
+func (s *Server) versionFor(ctx context.Context, in *inference) (v *servable.Version, pinned bool, err error) {
+	req := in.req
 	if all, ok := req.Pinned.(pins); ok {
 		if v, pinned = all[pin{req.Model, req.Version}]; pinned && v == nil {
 			err = s.missing(req.Model, req.Version)
@@ -329,7 +330,7 @@ func (s *Server) versionFor(ctx context.Context, req *infer.Request) (v *servabl
 			return v, true, err
 		}
 	}
-	v, err = s.findOrLoad(ctx, req.Model, req.Version, req.Waiter)
+	v, err = s.findOrLoad(ctx, req.Model, req.Version, req.Waiter, in.nested)
 	return v, false, err
 }
 
