@@ -719,18 +719,19 @@ func (d *onDemand) awaitClosed(name string) {
 	d.releaseLocked(m.bytes)
 }
 
-// unload takes a model out of memory because a client wants it, or its files are gone. A load that is
+// unload takes a model out of service because a client wants it, or its files are gone. The caller
+// calls wait, which returns when its memory is free. A load that is
 // under way evicts the model when it ends: if unload did that after the load, requests
 // would find a model that counts as loaded and whose version is closed, or load it beside one that
 // still closes.
-func (d *onDemand) unload(name string) {
+func (d *onDemand) unload(name string) (wait func()) {
 	d.mu.Lock()
 	m := d.models[name]
 	if m != nil && m.state == warm {
 		d.markLocked([]string{name})
 		d.mu.Unlock()
-		d.evict(name)
-		return
+		d.withdraw(name)
+		return func() { d.awaitClosed(name) }
 	}
 	var under *flight
 	if m != nil && m.flight != nil {
@@ -738,13 +739,16 @@ func (d *onDemand) unload(name string) {
 		under.unload = true
 	}
 	d.mu.Unlock()
-	d.repository.server.Evict(name) // it cancels the load, unless that waits for memory or is over
-	if under == nil {
-		return
-	}
-	select {
-	case <-under.left:
-	case <-d.repository.closing:
+	d.repository.server.Unload(name) // it cancels the load, unless that waits for memory or is over
+	return func() {
+		d.repository.server.AwaitClosed(name)
+		if under == nil {
+			return
+		}
+		select {
+		case <-under.left:
+		case <-d.repository.closing:
+		}
 	}
 }
 

@@ -506,7 +506,7 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 			}
 			demanding(t, newDisk(t).models("a"), 1, watched, func(t *testing.T, r *running, eng *slow) {
 				var clients sync.WaitGroup
-				unload := func() { clients.Go(func() { r.source.unload("a") }) }
+				unload := func() { clients.Go(func() { r.source.unload("a")() }) }
 				look = func() { unload(); time.Sleep(100 * time.Millisecond) }
 				time.Sleep(time.Second / 2) // the watch looks in whole seconds
 				clients.Go(func() {
@@ -557,7 +557,7 @@ func TestAnUnloadThatMeetsTheEndOfALoadKeepsRequestsOutUntilItHasLeft(t *testing
 			look.Store(nil)
 			for range 2 { // clients
 				clients.Go(func() {
-					r.source.unload("a")
+					r.source.unload("a")()
 					if took := time.Since(began); took != time.Second+time.Minute {
 						t.Errorf("the unload returned after %v, want when the model was closed", took)
 					}
@@ -611,7 +611,7 @@ func TestRequestsDoNotWaitForALoadThatWasUnloaded(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Second)
-		clients.Go(func() { r.source.unload("a") })
+		clients.Go(func() { r.source.unload("a")() })
 		time.Sleep(time.Second)
 		if took, err := request(t.Context(), r, "a"); took != 0 || infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), "is being unloaded") {
 			t.Errorf("a request after the unload got an answer after %v: %v", took, err)
@@ -676,6 +676,33 @@ func TestAModelThatIsUnloadedDoesNotWaitForOneThatNeedsItsMemory(t *testing.T) {
 		eng.Takes = nil
 		time.Sleep(time.Second)
 		mustAsk(t, r, "b", 0) // the call began the load
+	})
+}
+
+func TestAModelMayUnloadItself(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		eng.closing = time.Second
+		eng.Takes = func(int) time.Duration {
+			short, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- r.source.UnloadModel(short, "a") }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-short.Done():
+			}
+			return 0
+		}
+		mustAsk(t, r, "a", 0)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if c, _ := r.source.DemandCounts(); c.Loaded != 0 || c.Held != 0 || c.Evictions != 1 {
+			t.Errorf("%d models are loaded and hold %d bytes, and %d left, want none, none and 1", c.Loaded, c.Held, c.Evictions)
+		}
 	})
 }
 
@@ -770,7 +797,7 @@ func TestAModelThatLeavesBeforeItIsLoadedAgainIsNotLeftInMemory(t *testing.T) {
 	t.Run("it has left", func(t *testing.T) {
 		demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
 			mustAsk(t, r, "a", time.Second)
-			r.source.unload("a")
+			r.source.unload("a")()
 			if err := r.source.reload("a", override{}); err != nil {
 				t.Fatal(err)
 			}

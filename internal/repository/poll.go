@@ -89,7 +89,7 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 	}
 	r.mu.Unlock()
 	for _, name := range gone {
-		r.begin(func() { r.unload(name) })
+		r.begin(func() { r.unload(name)() })
 	}
 	r.follow(changed)
 	return unsettled, nil

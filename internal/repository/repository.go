@@ -353,6 +353,12 @@ func loadChange(name string, opts catalog.LoadOptions) access.Change {
 // Members that it unloads with an ensemble are changes of their own: the caller must be allowed
 // to make each.
 func (r *Repository) Unload(ctx context.Context, name string, opts catalog.UnloadOptions) error {
+	return r.unloadFor(ctx, name, opts, false)
+}
+
+// unloadFor unloads a model for a client, or for another model if the call is nested: then it does
+// not wait for requests, of which the call may be a part.
+func (r *Repository) unloadFor(ctx context.Context, name string, opts catalog.UnloadOptions, nested bool) error {
 	var members []string
 	if opts.Dependents {
 		members = r.servingMembers(name)
@@ -367,7 +373,12 @@ func (r *Repository) Unload(ctx context.Context, name string, opts catalog.Unloa
 		if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
 			return infer.Errorf(infer.Invalid, "model '%s' belongs to %s; unregister it there", name, owner)
 		}
-		r.unload(name)
+		wait := r.unload(name)
+		if !nested {
+			wait()
+			return nil
+		}
+		r.begin(wait) // if the repository is closed, nothing counts memory any more
 		return nil
 	})
 	if err != nil {
@@ -375,7 +386,7 @@ func (r *Repository) Unload(ctx context.Context, name string, opts catalog.Unloa
 	}
 	for _, member := range members {
 		if r.unneeded(member) {
-			err = errors.Join(err, r.Unload(ctx, member, opts))
+			err = errors.Join(err, r.unloadFor(ctx, member, opts, nested))
 		}
 	}
 	return err
@@ -401,9 +412,9 @@ func (r *Repository) LoadModel(ctx context.Context, name, config string, files m
 	})
 }
 
-// UnloadModel unloads a model for another one.
+// UnloadModel unloads a model for another one, and returns before it has drained.
 func (r *Repository) UnloadModel(ctx context.Context, name string) error {
-	return r.Unload(ctx, name, catalog.UnloadOptions{})
+	return r.unloadFor(ctx, name, catalog.UnloadOptions{}, true)
 }
 
 // Epoch returns the highest epoch that a load or unload had.
@@ -468,19 +479,20 @@ func (r *Repository) notAllowed() error {
 		WithReason(infer.LoadNotAllowed, "", "")
 }
 
-// unload takes a model out of service, if it is this repository's.
-func (r *Repository) unload(name string) {
+// unload takes a model out of service, if it is this repository's. wait, which the caller calls,
+// returns in mode Demand when its memory is free.
+func (r *Repository) unload(name string) (wait func()) {
 	r.mu.Lock()
 	delete(r.models, name)
 	r.mu.Unlock()
 	if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
-		return // another source serves a model of this name; the poll has seen that files of that name are gone
+		return func() {} // another source serves a model of this name; the poll has seen that files of that name are gone
 	}
 	if r.demand != nil {
-		r.demand.unload(name)
-		return
+		return r.demand.unload(name)
 	}
 	r.server.Unload(name)
+	return func() {}
 }
 
 // load loads a model. If ctx ends, the load continues.

@@ -72,6 +72,11 @@ func (s *Server) load(ctx context.Context, name, version string, nested bool) (*
 // publish a version between any look at the table and Unload.
 func (s *Server) Evict(name string) {
 	s.Unload(name)
+	s.AwaitClosed(name)
+}
+
+// AwaitClosed waits until the versions of a model that have left the table are closed.
+func (s *Server) AwaitClosed(name string) {
 	for _, v := range s.drainingOf(name) {
 		_ = v.Close() // the drain reports the error
 	}
