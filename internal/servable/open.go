@@ -108,7 +108,7 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 	}
 	v := &Version{
 		ID: e.opened.Add(1), Source: src, Config: cfg, Labels: labels, Stats: params.stats, params: params, key: params.key,
-		env: e, runner: runner, device: e.deviceOf(runner, cfg), threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}),
+		env: e, runner: runner, device: e.deviceOf(runner, cfg), threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}), scaling: make(chan struct{}, 1),
 	}
 	if src.Workers == nil {
 		err = v.load(ctx, params)

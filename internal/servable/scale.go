@@ -2,6 +2,7 @@ package servable
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -61,9 +62,14 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 	v.mu.Lock()
 	v.minWorkers, v.maxWorkers = minWorkers, maxWorkers
 	v.mu.Unlock()
-	v.scaling.Lock()
-	defer v.scaling.Unlock()
-	if v.closeBegan {
+	v.scaling <- struct{}{}
+	defer func() { <-v.scaling }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	v.mu.Lock()
+	v.cancelScaling = cancel // before closeCalled is read, so that Close is not missed
+	v.mu.Unlock()
+	if v.closeCalled.Load() {
 		return infer.Errorf(infer.Unavailable, "%w", ErrUnloading)
 	}
 	for v.workerCount() > maxWorkers {
@@ -77,6 +83,12 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 	}
 	for v.workerCount() < minWorkers {
 		w, err := v.startWorker(ctx)
+		if v.closeCalled.Load() {
+			if err == nil {
+				err = w.Close()
+			}
+			return infer.Errorf(infer.Unavailable, "%w", errors.Join(ErrUnloading, err))
+		}
 		if err != nil {
 			return err
 		}

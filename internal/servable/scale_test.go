@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pause"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -144,3 +145,41 @@ func TestOnlyProcessesAreScaled(t *testing.T) {
 }
 
 var _ engine.PerRequest = (*fakeProcess)(nil)
+
+func TestAVersionIsClosedBeforeAllOfItsWorkersHaveStarted(t *testing.T) {
+	for _, tt := range []struct {
+		what             string
+		loading, opening time.Duration
+		want             time.Duration // how long Close takes
+	}{
+		{"while a worker starts that cannot be stopped", 0, time.Second, 500 * time.Millisecond},
+		{"while a worker starts", time.Second, 0, 0},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var opened atomic.Int64
+				f := &fake{
+					loading: func(ctx context.Context) error { return pause.For(ctx, tt.loading) },
+					open: func(n int) (engine.Instance, error) {
+						opened.Add(1)
+						time.Sleep(tt.opening)
+						return newProcess(n)
+					},
+				}
+				v := scalable(t, f)
+				scaled := make(chan error, 1)
+				go func() { scaled <- v.ScaleTo(t.Context(), 8, 8) }()
+				time.Sleep(500 * time.Millisecond)
+				began := time.Now()
+				mustClose(t, v)
+				if took := time.Since(began); took != tt.want || opened.Load() > 1 {
+					t.Errorf("closed after %v, with %d workers opened, want %v and at most 1", took, opened.Load(), tt.want)
+				}
+				if err := <-scaled; !errors.Is(err, ErrUnloading) {
+					t.Errorf("the scaling ended with %v", err)
+				}
+				f.check(t, 0, 0)
+			})
+		})
+	}
+}

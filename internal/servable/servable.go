@@ -81,8 +81,8 @@ type Workers struct {
 // A Version is a loaded version of a model. It owns its scheduler, the model that the
 // engine loaded, and the goroutine that tunes it. Its methods are safe for concurrent use.
 //
-// Locks: scaling is held while workers start and stop, which may take minutes; mu is held
-// for moments. A goroutine that needs both locks scaling first.
+// Locks: scaling, a channel, is held while workers start and stop, which may take minutes; mu is
+// held for moments. A goroutine that needs both locks scaling first.
 //
 // The number of threads and the source of a version never change; another version replaces
 // it instead (see Tune). Changing a serving version in place was tried: every request then
@@ -113,15 +113,15 @@ type Version struct {
 	closed      chan struct{}                       // closed when the version is
 	closeErr    error                               // of Close
 
-	scaling     sync.Mutex   // held while workers start and stop; guards the following
-	model       engine.Model // nil until the first worker starts
-	placeholder bool         // there are no workers, and a placeholder answers requests
-	closeBegan  bool         // Close has begun
+	scaling     chan struct{} // size 1: the goroutine whose token is in it starts and stops workers, and uses the following
+	model       engine.Model  // nil until the first worker starts
+	placeholder bool          // there are no workers, and a placeholder answers requests
 
 	mu                     sync.Mutex         // guards the following
 	cancelTuning           context.CancelFunc // cancels tuning; nil if it never began
 	tuningDone             chan struct{}      // closed when tuning has ended
 	tuningCancelled        bool               // tuning must not begin any more
+	cancelScaling          context.CancelFunc // cancels the last ScaleTo; nil if there was none
 	key                    *calibrate.Key     // of its calibration results; nil if it is not known yet
 	minWorkers, maxWorkers int                // number of workers that clients asked for
 	workers                []*worker
@@ -204,6 +204,12 @@ func (v *Version) Close() error {
 func (v *Version) close() {
 	defer close(v.closed)
 	v.CancelTuning()
+	v.mu.Lock()
+	cancelScaling := v.cancelScaling
+	v.mu.Unlock()
+	if cancelScaling != nil {
+		cancelScaling()
+	}
 	v.awaitHolds()
 	v.mu.Lock()
 	tuned := v.tuningDone
@@ -211,9 +217,8 @@ func (v *Version) close() {
 	if tuned != nil {
 		<-tuned
 	}
-	v.scaling.Lock()
-	defer v.scaling.Unlock()
-	v.closeBegan = true
+	v.scaling <- struct{}{}
+	defer func() { <-v.scaling }()
 	v.closeErr = v.Scheduler.Close()
 	if v.model != nil {
 		v.closeErr = errors.Join(v.closeErr, v.model.Close())
