@@ -85,7 +85,7 @@ type Env struct {
 
 	idleGate      sched.IdleGate // idle time, in which versions are calibrated
 	measuring     chan struct{}  // size 1: the tuner whose token is in it may measure
-	hashing       sync.Mutex     // held while a tuner hashes model files
+	hashing       chan struct{}  // size 1: the tuner whose token is in it may hash model files
 	opened        atomic.Uint64  // number of versions opened so far, which gives them their IDs
 	startAttempts atomic.Int64   // number of attempts to start a worker so far, which numbers the workers
 
@@ -103,7 +103,7 @@ func NewEnv(opts Options) *Env {
 	if opts.Store == nil {
 		opts.Store = calibrate.NewStore("", opts.Log)
 	}
-	return &Env{opts: opts, measuring: make(chan struct{}, 1)}
+	return &Env{opts: opts, measuring: make(chan struct{}, 1), hashing: make(chan struct{}, 1)}
 }
 
 // claimMemory checks that a version fits into memory together with all other current

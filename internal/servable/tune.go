@@ -281,9 +281,13 @@ func (t *tuner) identify(ctx context.Context) error {
 		return err
 	}
 	path := filepath.Join(t.v.Source.Dir, t.v.Source.File)
-	t.env.hashing.Lock() // one model at a time, to leave disk bandwidth to loads
+	select {
+	case t.env.hashing <- struct{}{}: // one model at a time, to leave disk bandwidth to loads
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	hash, err := calibrate.Hash(ctx, path, settings)
-	t.env.hashing.Unlock()
+	<-t.env.hashing
 	if err != nil {
 		return err
 	}

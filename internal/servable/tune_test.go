@@ -41,6 +41,24 @@ func TestAVersionIsClosedWhenItsTuningHasEnded(t *testing.T) {
 	})
 }
 
+func TestAVersionIsClosedWhileAnotherModelIsHashed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := newTestEnv(t, &fake{}, Options{Automatic: true})
+		v, err := env.Open(t.Context(), source(plain+"dynamic_batching { }"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		env.hashing <- struct{}{}
+		v.Tune(nil)
+		synctest.Wait()
+		if v.tuningDone == nil {
+			t.Fatal("the version is not tuned")
+		}
+		mustClose(t, v)
+		<-env.hashing
+	})
+}
+
 func TestInputsThatAModelRefusesAreNotMeasuredWith(t *testing.T) {
 	refuses := false
 	f := &fake{Echo: enginetest.Echo{Fails: func([]tensor.Tensor) error {
