@@ -123,7 +123,6 @@ func TestRunsThatWereStuckRecover(t *testing.T) {
 
 		68721491263: "sizes that no requests make up seemed to be fast, and never ran",
 		68721490674: "as many requests as were planned waited for another one, because they had fewer rows than on average",
-		68721492488: "batches ran alone to correct the calibration, and the curve was not built from them",
 		68721493181: "two clients were held for each other, because a single request had seemed to be slow",
 		68721501366: "small requests did not share a batch, because large ones do not fit into one together",
 	} {

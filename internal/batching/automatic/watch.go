@@ -180,7 +180,6 @@ func (p *Policy) learn(r *run, took float64) {
 		p.learnParallel(r, took)
 		return
 	}
-	aloneDue := p.aloneDue
 	if p.alone++; p.alone >= minSamples {
 		p.aloneDue = false
 	}
@@ -200,7 +199,7 @@ func (p *Policy) learn(r *run, took float64) {
 		p.contention.restart(p.opt.Instances)
 		p.probed = 0
 	}
-	if (r.retest || aloneDue && took < retestGain*expected) && r.separate == 0 {
+	if r.retest && r.separate == 0 {
 		p.judgeRetest(r, took)
 	}
 	p.curve.record(r.rows, took)
@@ -266,9 +265,6 @@ func (p *Policy) judgeRetest(r *run, took float64) {
 		contradicted := !r.below && p.curve.contradicts(r.rows, took)
 		if contradicted && p.retest.fast {
 			p.curve.disprove(r.rows, took)
-			if !r.retest { // it ran alone for this: slowdowns were measured against what is disproved
-				p.contention.restart(p.opt.Instances)
-			}
 			p.resize()
 			p.audit.doubt(p.ledger.batch)
 			contradicted = false
