@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -23,6 +24,23 @@ const (
 	// AnswerTimeout is long enough for a network that pauses.
 	AnswerTimeout = 30 * time.Second
 )
+
+// WriteAnswer writes the body of a response. The client must take each AnswerStep of it within
+// AnswerTimeout, unless it is small. It may have disconnected.
+func WriteAnswer(w http.ResponseWriter, body []byte) {
+	if len(body) <= SmallAnswer {
+		_, _ = w.Write(body)
+		return
+	}
+	client := http.NewResponseController(w)
+	defer func() { _ = client.SetWriteDeadline(time.Time{}) }() // the next answer starts without one
+	for step := range slices.Chunk(body, AnswerStep) {
+		_ = client.SetWriteDeadline(time.Now().Add(AnswerTimeout)) // fails only if the connection is closed
+		if _, err := w.Write(step); err != nil {
+			return
+		}
+	}
+}
 
 // A BodyTimer interrupts a client that does not get on with its body: if neither the next
 // 64 KiB of it nor the rest arrive within the timeout. A slow client that gets on is not

@@ -28,6 +28,34 @@ func (d *deadlines) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
+// deadlineWriter notes the write deadlines of its connection.
+type deadlineWriter struct {
+	*httptest.ResponseRecorder
+
+	writes []time.Time
+}
+
+func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
+	w.writes = append(w.writes, t)
+	return nil
+}
+
+func TestAClientHasATimeForEachPartOfALargeAnswer(t *testing.T) {
+	for size, steps := range map[int]int{
+		kserve.SmallAnswer: 0, kserve.SmallAnswer + 1: 1, kserve.AnswerStep + 1: 2, 10 * kserve.AnswerStep: 10,
+	} {
+		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
+		began := time.Now()
+		kserve.WriteAnswer(w, make([]byte, size))
+		if w.Body.Len() != size || steps == 0 && len(w.writes) > 0 {
+			t.Errorf("%d of %d bytes, with the deadlines %v", w.Body.Len(), size, w.writes)
+		}
+		if steps > 0 && (len(w.writes) != steps+1 || w.writes[0].Before(began.Add(kserve.AnswerTimeout)) || !w.writes[steps].IsZero()) {
+			t.Errorf("%d bytes have the deadlines %v", size, w.writes)
+		}
+	}
+}
+
 func TestABodyThatGetsOnHasMoreTime(t *testing.T) {
 	for _, test := range []struct {
 		size, chunk int

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -78,7 +79,9 @@ func New(src Source, opts Options) http.Handler {
 		registry.MustRegister(customMetrics(opts.ModelMetrics))
 	}
 	// Metrics that a model defines may contradict each other, and all others are given nevertheless.
-	page := promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError}
+	page := promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+	}
 	handler := promhttp.HandlerFor(registry, page)
 	if opts.Exemplars {
 		handler = withExemplars(handler, registry, page)
@@ -88,13 +91,21 @@ func New(src Source, opts Options) http.Handler {
 	return mux
 }
 
-// observers returns a handler that refuses callers that may not observe the server.
+// maxScrapes is how many pages may be under way. One has megabytes if there are a thousand models,
+// for as long as its client reads it.
+const maxScrapes = 64
+
+// observers returns a handler that refuses callers that may not observe the server. Others have a
+// time for the page.
 func observers(src Source, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := src.Authorize(r.Context(), access.Observe, ""); err != nil {
 			http.Error(w, err.Error(), kserve.HTTPStatus(infer.CodeOf(err)))
 			return
 		}
+		client := http.NewResponseController(w)
+		_ = client.SetWriteDeadline(time.Now().Add(kserve.AnswerTimeout)) // fails only if the connection is closed
+		defer func() { _ = client.SetWriteDeadline(time.Time{}) }()
 		next.ServeHTTP(w, r)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -383,4 +384,52 @@ func TestVersionsWithWorkersAreToldAsInTorchServe(t *testing.T) {
 			t.Errorf("%q is missing", want)
 		}
 	}
+}
+
+// A stalledClient reads nothing until it leaves.
+type stalledClient struct {
+	*httptest.ResponseRecorder
+
+	reached chan<- time.Time // receives the deadline of the first write
+	leave   <-chan struct{}
+	until   time.Time
+}
+
+func (c *stalledClient) SetWriteDeadline(t time.Time) error {
+	c.until = t
+	return nil
+}
+
+func (c *stalledClient) Write(p []byte) (int, error) {
+	select {
+	case c.reached <- c.until:
+	case <-c.leave:
+	}
+	<-c.leave
+	return len(p), nil
+}
+
+func TestPagesThatAreNotReadAreTimedAndBounded(t *testing.T) {
+	h := New(busy(), Options{HostFiles: linux(0, 0), Log: slog.New(slog.DiscardHandler)})
+	reached, leave := make(chan time.Time), make(chan struct{})
+	var all sync.WaitGroup
+	for range maxScrapes {
+		c := &stalledClient{ResponseRecorder: httptest.NewRecorder(), reached: reached, leave: leave}
+		all.Go(func() {
+			h.ServeHTTP(c, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			if !c.until.IsZero() {
+				t.Error("the next answer of the connection has a deadline")
+			}
+		})
+		if until := <-reached; until.IsZero() {
+			t.Error("a page has no deadline")
+		}
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if rec.Code != http.StatusServiceUnavailable {
+		t.Errorf("status %d beside %d pages that are not read", rec.Code, maxScrapes)
+	}
+	close(leave)
+	all.Wait()
 }

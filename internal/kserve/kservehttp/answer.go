@@ -15,21 +15,36 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-func sendJSON(w http.ResponseWriter, v any) error {
+func (h *handler) sendJSON(w http.ResponseWriter, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	sendDocument(w, http.StatusOK, body)
+	return h.sendCharged(w, "application/json", body)
+}
+
+// sendCharged sends a response that describes the server or its models. It is charged if it is not
+// small: all models together may have megabytes.
+func (h *handler) sendCharged(w http.ResponseWriter, contentType string, body []byte) error {
+	charge := h.opts.Budget.Open(notInference)
+	defer charge.Close()
+	if len(body) > smallDocument && !charge.Grow(int64(cap(body))) {
+		return kserve.ErrOverBudget
+	}
+	send(w, http.StatusOK, contentType, body)
 	return nil
 }
 
 // sendDocument sends a response with a JSON body.
 func sendDocument(w http.ResponseWriter, status int, body []byte) {
-	w.Header().Set("Content-Type", "application/json")
+	send(w, status, "application/json", body)
+}
+
+func send(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // fails only if the client has disconnected
+	kserve.WriteAnswer(w, body)
 }
 
 func sendError(w http.ResponseWriter, status int, text string) {

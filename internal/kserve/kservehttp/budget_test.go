@@ -18,6 +18,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
@@ -196,6 +197,42 @@ func TestAnAnswerIsCompressedWithinTheBudgetBeforeItIsSent(t *testing.T) {
 			}
 			if state := all.State(); state.Used != 0 || (state.Peak >= 5<<20) != (want != "") {
 				t.Errorf("%s with %d MiB: %+v", encoding, total>>20, state)
+			}
+		}
+	}
+}
+
+// A timedRecorder counts the write deadlines of its connection.
+type timedRecorder struct {
+	*httptest.ResponseRecorder
+
+	deadlines int
+}
+
+func (r *timedRecorder) SetWriteDeadline(time.Time) error {
+	r.deadlines++
+	return nil
+}
+
+func TestLargeDescriptionsAreChargedAndTimed(t *testing.T) {
+	const models = 500
+	backend := kservetest.New(t, fmt.Sprintf(`name: "m" parameters { key: "k" value { string_value: "%s" } }`, strings.Repeat("x", 100<<10)))
+	for i := range models {
+		name := fmt.Sprintf("%0100d", i)
+		backend.Entries = append(backend.Entries, catalog.IndexEntry{Name: name, Version: "1", State: "UNAVAILABLE", Reason: "unloaded"})
+		backend.Stats = append(backend.Stats, catalog.Statistics{Model: name, Version: "1"})
+	}
+	for _, request := range []string{"GET /v2/models/stats", "GET /v2/models/m/config", "POST /v2/repository/index", "GET /"} {
+		method, path, _ := strings.Cut(request, " ")
+		for total, want := range map[int64]int{100 << 10: http.StatusTooManyRequests, 10 << 20: http.StatusOK} {
+			all := budget.New(total)
+			w := &timedRecorder{ResponseRecorder: httptest.NewRecorder()}
+			kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			if w.Code != want || (w.deadlines > 0) != (want == http.StatusOK) {
+				t.Errorf("%s with %d KiB: status %d with %d bytes and %d deadlines, want %d", request, total>>10, w.Code, w.Body.Len(), w.deadlines, want)
+			}
+			if state := all.State(); state.Used != 0 || want == http.StatusOK && state.Peak < int64(w.Body.Len()) {
+				t.Errorf("%s: %+v for %d bytes", request, state, w.Body.Len())
 			}
 		}
 	}

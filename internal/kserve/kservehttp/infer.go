@@ -66,7 +66,7 @@ func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request)
 		return err
 	}
 	defer resp.Release()
-	return send(w, r, req, resp, &charge)
+	return respond(w, r, req, resp, &charge)
 }
 
 // decode reads the body of r and decodes it. charge grows by the memory that the request
@@ -153,7 +153,8 @@ var (
 	binaryType = []string{"application/octet-stream"}
 )
 
-// smallDocument is the size of a response's JSON up to which it is charged afterwards.
+// smallDocument is the size of an inference's JSON up to which it is charged afterwards, and of other
+// answers up to which they are not charged.
 const smallDocument = 64 << 10
 
 // chargeDocument adds to charge what the JSON of a response will probably take besides the given
@@ -179,8 +180,8 @@ func recharge(charge *budget.Charge, expected, size int64) bool {
 	return charge.Grow(size - expected)
 }
 
-// send sends a response. charge has its outputs, and grows by the rest.
-func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response, charge *budget.Charge) error {
+// respond sends a response. charge has its outputs, and grows by the rest.
+func respond(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response, charge *budget.Charge) error {
 	expected, err := chargeDocument(req, resp, 0, charge)
 	if err != nil {
 		return err

@@ -107,7 +107,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		h.handle(http.MethodGet, "/v2/node", h.node)
 	}
 	if e, ok := catalog.(kserve.Explainer); ok {
-		h.handleModel(http.MethodGet, "/explain", explainer(e))
+		h.handleModel(http.MethodGet, "/explain", h.explainer(e))
 	}
 	if opts.Dashboard != nil {
 		h.handle(http.MethodGet, "/dashboard/events", h.dashboardEvents)

@@ -27,7 +27,7 @@ func (h *handler) modelReady(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) serverMetadata(w http.ResponseWriter, _ *http.Request) error {
-	return sendJSON(w, struct {
+	return h.sendJSON(w, struct {
 		Name       string   `json:"name"`
 		Version    string   `json:"version"`
 		Extensions []string `json:"extensions"`
@@ -43,6 +43,5 @@ func (h *handler) modelMetadata(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sendDocument(w, http.StatusOK, document)
-	return nil
+	return h.sendCharged(w, "application/json", document)
 }

@@ -38,7 +38,7 @@ func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error 
 	for _, e := range kserve.Index(r.Context(), h.control, ready) {
 		entries = append(entries, indexEntry(e))
 	}
-	return sendJSON(w, entries)
+	return h.sendJSON(w, entries)
 }
 
 func (h *handler) load(w http.ResponseWriter, r *http.Request) error {

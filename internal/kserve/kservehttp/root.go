@@ -61,11 +61,8 @@ func (h *handler) describe(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.Header().Set("Vary", "Accept")
-	_, _ = w.Write(body.Bytes()) // the client may have left
-	return nil
+	return h.sendCharged(w, kind, body.Bytes())
 }
 
 func (h *handler) describeModel(ctx context.Context, e catalog.IndexEntry) modelDescription {

@@ -70,7 +70,7 @@ func (h *handler) sendLog(w http.ResponseWriter, r *http.Request, change kserve.
 	if err != nil {
 		return err
 	}
-	return sendJSON(w, struct {
+	return h.sendJSON(w, struct {
 		File    string `json:"log_file"`
 		Info    bool   `json:"log_info"`
 		Warning bool   `json:"log_warning"`

@@ -20,7 +20,7 @@ func (h *handler) handleSharedMemory() {
 			if err := kserve.CUDARegionStatus(r.Context(), h.catalog, r.PathValue("region")); err != nil {
 				return err
 			}
-			return sendRegions(w, nil)
+			return h.sendRegions(w, nil)
 		})
 		h.handle(http.MethodPost, cuda+"/register", func(_ http.ResponseWriter, r *http.Request) error {
 			return kserve.RegisterCUDARegion(r.Context(), h.catalog, h.opts.Regions, r.PathValue("region"))
@@ -36,10 +36,10 @@ func (h *handler) regionStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return sendRegions(w, regions)
+	return h.sendRegions(w, regions)
 }
 
-func sendRegions(w http.ResponseWriter, regions []kserve.Region) error {
+func (h *handler) sendRegions(w http.ResponseWriter, regions []kserve.Region) error {
 	type entry struct {
 		Name   string `json:"name"`
 		Key    string `json:"key"`
@@ -50,7 +50,7 @@ func sendRegions(w http.ResponseWriter, regions []kserve.Region) error {
 	for _, r := range regions {
 		entries = append(entries, entry(r))
 	}
-	return sendJSON(w, entries)
+	return h.sendJSON(w, entries)
 }
 
 func (h *handler) registerRegion(w http.ResponseWriter, r *http.Request) error {

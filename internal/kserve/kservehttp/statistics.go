@@ -18,8 +18,7 @@ func (h *handler) modelConfig(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sendDocument(w, http.StatusOK, plainjson.Append(nil, config.Effective()))
-	return nil
+	return h.sendCharged(w, "application/json", plainjson.Append(nil, config.Effective()))
 }
 
 // statistics handles the statistics of a model, or of all if the path names none.
@@ -28,26 +27,24 @@ func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sendDocument(w, http.StatusOK, plainjson.Append(nil, stats))
-	return nil
+	return h.sendCharged(w, "application/json", plainjson.Append(nil, stats))
 }
 
 // explainer returns the handler that explains why a model runs the way it does.
-func explainer(e kserve.Explainer) action {
+func (h *handler) explainer(e kserve.Explainer) action {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		m, err := e.Explain(r.Context(), r.PathValue("model"), r.PathValue("version"))
 		if err != nil {
 			return err
 		}
 		if strings.HasPrefix(r.Header.Get("Accept"), "text/plain") {
-			return sendExplanation(w, r, m)
+			return h.sendExplanation(w, r, m)
 		}
 		body, err := json.Marshal(m) // encoding/json/v2 does not encode durations as numbers
 		if err != nil {
 			return err
 		}
-		sendDocument(w, http.StatusOK, body)
-		return nil
+		return h.sendCharged(w, "application/json", body)
 	}
 }
 
@@ -59,7 +56,7 @@ const (
 
 // sendExplanation sends what shoal explain prints, in lines of at most as many columns as the
 // parameter width says.
-func sendExplanation(w http.ResponseWriter, r *http.Request, m *explain.Model) error {
+func (h *handler) sendExplanation(w http.ResponseWriter, r *http.Request, m *explain.Model) error {
 	width := defaultWidth
 	if text := r.URL.Query().Get("width"); text != "" {
 		var err error
@@ -71,9 +68,6 @@ func sendExplanation(w http.ResponseWriter, r *http.Request, m *explain.Model) e
 	if err := m.WriteText(&body, width); err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.Header().Set("Vary", "Accept")
-	_, _ = w.Write(body.Bytes()) // fails only if the client has disconnected
-	return nil
+	return h.sendCharged(w, "text/plain; charset=utf-8", body.Bytes())
 }

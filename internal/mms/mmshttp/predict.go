@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -104,24 +103,8 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 	}
 	header.Set("Content-Length", strconv.Itoa(len(answer.Body)))
 	w.WriteHeader(answer.Status)
-	write(w, answer.Body)
+	kserve.WriteAnswer(w, answer.Body)
 	return nil
-}
-
-// write sends an answer. The client may have disconnected, or read nothing.
-func write(w http.ResponseWriter, body []byte) {
-	if len(body) <= kserve.AnswerStep {
-		_, _ = w.Write(body)
-		return
-	}
-	client := http.NewResponseController(w)
-	defer func() { _ = client.SetWriteDeadline(time.Time{}) }() // the next answer starts without one
-	for step := range slices.Chunk(body, kserve.AnswerStep) {
-		_ = client.SetWriteDeadline(time.Now().Add(kserve.AnswerTimeout)) // fails only if the connection is closed
-		if _, err := w.Write(step); err != nil {
-			return
-		}
-	}
 }
 
 // forward handles a prediction of a model that was not registered: the body is a KServe

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
-	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
@@ -23,27 +22,7 @@ import (
 type deadlineWriter struct {
 	*httptest.ResponseRecorder
 
-	deadlines, writes []time.Time
-}
-
-// SetWriteDeadline is called by [http.ResponseController].
-func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
-	w.writes = append(w.writes, t)
-	return nil
-}
-
-func TestAClientHasATimeForEachPartOfALargeAnswer(t *testing.T) {
-	for size, steps := range map[int]int{kserve.AnswerStep: 0, kserve.AnswerStep + 1: 2, 10 * kserve.AnswerStep: 10} {
-		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
-		began := time.Now()
-		write(w, make([]byte, size))
-		if w.Body.Len() != size || steps == 0 && len(w.writes) > 0 {
-			t.Errorf("%d of %d bytes, with the deadlines %v", w.Body.Len(), size, w.writes)
-		}
-		if steps > 0 && (len(w.writes) != steps+1 || w.writes[0].Before(began.Add(kserve.AnswerTimeout)) || !w.writes[steps].IsZero()) {
-			t.Errorf("%d bytes have the deadlines %v", size, w.writes)
-		}
-	}
+	deadlines []time.Time
 }
 
 // SetReadDeadline is called by [http.ResponseController].
