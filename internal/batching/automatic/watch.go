@@ -226,7 +226,7 @@ func (p *Policy) learnParallel(r *run, took float64) {
 	if solo == 0 && r.rows > p.curve.largest {
 		solo = took / r.scale
 	}
-	if solo > 0 && p.curve.needsSamples(r.rows) {
+	if solo > 0 && (p.curve.needsSamples(r.rows) || r.below) {
 		p.curve.record(r.rows, solo)
 		p.resize()
 	}
@@ -270,6 +270,9 @@ func (p *Policy) judgeRetest(r *run, took float64) {
 			contradicted = false
 		}
 		p.retest = retest{next: p.ledger.batch, fast: contradicted}
+		if r.below {
+			p.retest.next += retestFirst // it says nothing about larger sizes, which could be next
+		}
 		return
 	}
 	usual := p.curve.smooth(p.sizes.peak)
