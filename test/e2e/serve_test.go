@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"regexp"
 	"slices"
 	"strconv"
@@ -216,7 +217,13 @@ func TestSIGTERMDrains(t *testing.T) { drains(t, syscall.SIGTERM) }
 
 // TestSIGHUPDrains: a terminal that is closed ends its server as cleanly, also if the shell and
 // the kernel both say so.
-func TestSIGHUPDrains(t *testing.T) { drains(t, syscall.SIGHUP, syscall.SIGHUP) }
+func TestSIGHUPDrains(t *testing.T) {
+	// A test that ignores the signal, because it runs under nohup, would have its server ignore it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	drains(t, syscall.SIGHUP, syscall.SIGHUP)
+}
 
 func drains(t *testing.T, signals ...os.Signal) {
 	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(400*time.Millisecond, "1", "dynamic_batching { }")}))
@@ -239,8 +246,8 @@ func drains(t *testing.T, signals ...os.Signal) {
 		t.Error(err)
 	}
 	time.Sleep(200 * time.Millisecond)
-	for _, signal := range signals {
-		if err := s.Cmd.Process.Signal(signal); err != nil {
+	for _, sig := range signals {
+		if err := s.Cmd.Process.Signal(sig); err != nil {
 			t.Error(err)
 		}
 		s.AwaitLog("msg=stopping")
