@@ -260,7 +260,7 @@ func (d *onDemand) join(ctx context.Context, name string, nested bool) (*flight,
 		d.counts.Refused++
 		return nil, refuse(name, m.load, beingUnloaded, name)
 	}
-	if nested && !f.held && d.drainingLocked() {
+	if nested && !f.held && d.drainingLocked() && !d.allFitLocked(m) {
 		d.counts.Refused++
 		return nil, refuse(name, cmp.Or(m.load, time.Second), "model %q is not loaded, because it may need the memory of the model that calls it, which is being unloaded", name)
 	}
@@ -681,6 +681,18 @@ func (d *onDemand) drainingLocked() bool {
 	return false
 }
 
+// allFitLocked reports whether a model that is to be loaded has room beside all others, those that
+// leave included.
+func (d *onDemand) allFitLocked(newcomer *demanded) bool {
+	bytes := int64(0)
+	for _, m := range d.models {
+		if m.state != cold {
+			bytes += m.bytes
+		}
+	}
+	return bytes <= d.growth.Limit(d.opts.Memory, newcomer.bytes)
+}
+
 // evict takes models that were marked as leaving out of memory: all out of service first, because a
 // request of one that still serves while another one closes may call the model for which both leave.
 func (d *onDemand) evict(names ...string) {
@@ -720,18 +732,18 @@ func (d *onDemand) awaitClosed(name string) {
 }
 
 // unload takes a model out of service because a client wants it, or its files are gone. The caller
-// calls wait, which returns when its memory is free. A load that is
-// under way evicts the model when it ends: if unload did that after the load, requests
-// would find a model that counts as loaded and whose version is closed, or load it beside one that
-// still closes.
-func (d *onDemand) unload(name string) (wait func()) {
+// calls wait, which returns when its memory is free, and waits for requests of models if blocking: for
+// those of this one, or for the memory of others. A load that is under way evicts the model when it
+// ends: if unload did that after the load, requests would find a model that counts as loaded and whose
+// version is closed, or load it beside one that still closes.
+func (d *onDemand) unload(name string) (wait func(), blocking bool) {
 	d.mu.Lock()
 	m := d.models[name]
 	if m != nil && m.state == warm {
 		d.markLocked([]string{name})
 		d.mu.Unlock()
 		d.withdraw(name)
-		return func() { d.awaitClosed(name) }
+		return func() { d.awaitClosed(name) }, d.repository.server.Busy(name)
 	}
 	var under *flight
 	if m != nil && m.flight != nil {
@@ -749,7 +761,7 @@ func (d *onDemand) unload(name string) (wait func()) {
 		case <-under.left:
 		case <-d.repository.closing:
 		}
-	}
+	}, under != nil || d.repository.server.Busy(name)
 }
 
 // reloaded records that a model that is in memory was loaded again, probably with other files. d

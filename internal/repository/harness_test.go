@@ -74,6 +74,11 @@ func (r *running) Unload(name string) error {
 	return r.source.Unload(context.Background(), name, catalog.UnloadOptions{})
 }
 
+func (r *running) unloadAndWait(name string) {
+	wait, _ := r.source.unload(name)
+	wait()
+}
+
 func (r *running) Index(ready bool) []catalog.IndexEntry {
 	return r.source.Index(context.Background(), ready)
 }

@@ -89,7 +89,10 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 	}
 	r.mu.Unlock()
 	for _, name := range gone {
-		r.begin(func() { r.unload(name)() })
+		r.begin(func() {
+			wait, _ := r.unload(name)
+			wait()
+		})
 	}
 	r.follow(changed)
 	return unsettled, nil

@@ -357,7 +357,8 @@ func (r *Repository) Unload(ctx context.Context, name string, opts catalog.Unloa
 }
 
 // unloadFor unloads a model for a client, or for another model if the call is nested: then it does
-// not wait for requests, of which the call may be a part.
+// not wait for requests, of which the call may be a part. It does wait for the memory of a model without
+// any, so that the caller can load it again.
 func (r *Repository) unloadFor(ctx context.Context, name string, opts catalog.UnloadOptions, nested bool) error {
 	var members []string
 	if opts.Dependents {
@@ -373,8 +374,8 @@ func (r *Repository) unloadFor(ctx context.Context, name string, opts catalog.Un
 		if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
 			return infer.Errorf(infer.Invalid, "model '%s' belongs to %s; unregister it there", name, owner)
 		}
-		wait := r.unload(name)
-		if !nested {
+		wait, blocking := r.unload(name)
+		if !nested || !blocking {
 			wait()
 			return nil
 		}
@@ -480,19 +481,19 @@ func (r *Repository) notAllowed() error {
 }
 
 // unload takes a model out of service, if it is this repository's. wait, which the caller calls,
-// returns in mode Demand when its memory is free.
-func (r *Repository) unload(name string) (wait func()) {
+// returns in mode Demand when its memory is free; see [onDemand.unload].
+func (r *Repository) unload(name string) (wait func(), blocking bool) {
 	r.mu.Lock()
 	delete(r.models, name)
 	r.mu.Unlock()
 	if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
-		return func() {} // another source serves a model of this name; the poll has seen that files of that name are gone
+		return func() {}, false // another source serves a model of this name; the poll has seen that files of that name are gone
 	}
 	if r.demand != nil {
 		return r.demand.unload(name)
 	}
 	r.server.Unload(name)
-	return func() {}
+	return func() {}, false
 }
 
 // load loads a model. If ctx ends, the load continues.

@@ -256,7 +256,9 @@ func paddingUnsafeReason(ctx context.Context, cfg *modelconfig.Config, loaded en
 	if _, perRequest := inst.(engine.PerRequest); perRequest {
 		return nil, "the model takes the requests of a batch one by one", inst.Close()
 	}
+	stop := abortWith(ctx, inst)
 	outputs, why, err = calibrate.CheckPadding(ctx, cfg, inst, inputs)
+	stop()
 	return outputs, why, errors.Join(err, inst.Close())
 }
 

@@ -40,13 +40,14 @@ func (r *rate) alike() bool { return r.squares-r.rows*r.rows < r.rows*r.rows/16 
 
 // possible reports whether whole requests make up a batch of the given number of rows.
 func (r *rate) possible(rows int) bool {
-	switch {
+	switch smallest := rounded(r.smallest); {
 	case r.n == 0:
 		return true
-	case r.alike():
-		return rows%rounded(r.rows) == 0
+	case smallest == rounded(r.largest):
+		return rows%smallest == 0
+	default:
+		return rows >= smallest
 	}
-	return rows >= rounded(r.smallest)
 }
 
 // fill returns how many rows of a batch requests fill on average: whole ones, if all have one size.

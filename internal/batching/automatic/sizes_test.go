@@ -21,6 +21,7 @@ func TestOnlySizesThatRequestsMakeUpAreBest(t *testing.T) {
 		"requests of four rows":      {[]int{4}, 4},
 		"requests of two and more":   {[]int{2, 6}, 2},
 		"requests of three and more": {[]int{3, 7}, 6},
+		"requests of about three":    {[]int{2, 3, 3, 3}, 2},
 	} {
 		var r rate
 		for range 200 {
