@@ -722,16 +722,15 @@ func TestAModelThatLeavesHoldsUpNoCallForWhichThereIsMemory(t *testing.T) {
 	demanding(t, newDisk(t).models("a", "b"), 2, nil, func(t *testing.T, r *running, eng *slow) {
 		mustAsk(t, r, "a", time.Second)
 		eng.Takes = func(int) time.Duration { return time.Minute }
-		var client sync.WaitGroup
-		client.Go(func() { mustAsk(t, r, "a", time.Minute) })
+		var clients sync.WaitGroup
+		clients.Go(func() { mustAsk(t, r, "a", time.Minute) })
 		time.Sleep(time.Second)
-		if err := r.Unload("a"); err != nil {
-			t.Fatal(err)
-		}
+		clients.Go(func() { r.unloadAndWait("a") })
+		time.Sleep(time.Second)
 		if err := r.source.demand.Await(t.Context(), "b", true); err != nil {
 			t.Error(err)
 		}
-		client.Wait()
+		clients.Wait()
 	})
 }
 
