@@ -506,7 +506,7 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 			}
 			demanding(t, newDisk(t).models("a"), 1, watched, func(t *testing.T, r *running, eng *slow) {
 				var clients sync.WaitGroup
-				unload := func() { clients.Go(func() { r.unloadAndWait("a") }) }
+				unload := func() { clients.Go(func() { r.unloadA() }) }
 				look = func() { unload(); time.Sleep(100 * time.Millisecond) }
 				time.Sleep(time.Second / 2) // the watch looks in whole seconds
 				clients.Go(func() {
@@ -557,7 +557,7 @@ func TestAnUnloadThatMeetsTheEndOfALoadKeepsRequestsOutUntilItHasLeft(t *testing
 			look.Store(nil)
 			for range 2 { // clients
 				clients.Go(func() {
-					r.unloadAndWait("a")
+					r.unloadA()
 					if took := time.Since(began); took != time.Second+time.Minute {
 						t.Errorf("the unload returned after %v, want when the model was closed", took)
 					}
@@ -611,7 +611,7 @@ func TestRequestsDoNotWaitForALoadThatWasUnloaded(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Second)
-		clients.Go(func() { r.unloadAndWait("a") })
+		clients.Go(func() { r.unloadA() })
 		time.Sleep(time.Second)
 		if took, err := request(t.Context(), r, "a"); took != 0 || infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), "is being unloaded") {
 			t.Errorf("a request after the unload got an answer after %v: %v", took, err)
@@ -725,7 +725,7 @@ func TestAModelThatLeavesHoldsUpNoCallForWhichThereIsMemory(t *testing.T) {
 		var clients sync.WaitGroup
 		clients.Go(func() { mustAsk(t, r, "a", time.Minute) })
 		time.Sleep(time.Second)
-		clients.Go(func() { r.unloadAndWait("a") })
+		clients.Go(func() { r.unloadA() })
 		time.Sleep(time.Second)
 		if err := r.source.demand.Await(t.Context(), "b", true); err != nil {
 			t.Error(err)
@@ -825,7 +825,7 @@ func TestAModelThatLeavesBeforeItIsLoadedAgainIsNotLeftInMemory(t *testing.T) {
 	t.Run("it has left", func(t *testing.T) {
 		demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
 			mustAsk(t, r, "a", time.Second)
-			r.unloadAndWait("a")
+			r.unloadA()
 			if err := r.source.reload("a", override{}); err != nil {
 				t.Fatal(err)
 			}
