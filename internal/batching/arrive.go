@@ -10,30 +10,30 @@ func (c *Core) arrive(it *Item) {
 	it.endsAt = level.ends(it, c.now)
 	switch {
 	case c.closing:
-		c.refuse(it, Refused)
+		c.reject(it, Closed)
 		return
 	case it.Rows < 1, c.cfg.MaxRows > 0 && it.Rows > c.cfg.MaxRows:
-		c.refuse(it, TooLarge)
+		c.reject(it, TooLarge)
 		return
 	case it.endsAt <= c.now:
-		c.refuse(it, Expired)
+		c.reject(it, Expired)
 		return
 	case it.Instance != 0 && !c.serves(it.Instance):
-		c.refuse(it, Unbound)
+		c.reject(it, Unbound)
 		return
 	case c.unservable():
-		c.refuse(it, NoInstance)
+		c.reject(it, NoInstance)
 		return
 	case c.full(level, it):
 		if displaced = c.displaced(level, it); displaced == nil {
-			c.refuseWithRetry(it, QueueFull, c.queueTime(it))
+			c.rejectWithRetry(it, QueueFull, c.queueTime(it))
 			return
 		}
 	}
 	c.arrivalRate.note(c.now, it.Rows)
 	it.due = c.dueAt(it)
 	if by, late := c.tooLate(it); late {
-		c.refuseWithRetry(it, Late, by)
+		c.rejectWithRetry(it, Late, by)
 		return
 	}
 	if displaced != nil {
@@ -66,12 +66,12 @@ func (c *Core) full(level *Level, it *Item) bool {
 		bound.Bytes > 0 && queued.Requests > 0 && queued.Bytes+it.Bytes > bound.Bytes
 }
 
-func (c *Core) refuse(it *Item, v Verdict) { c.refuseWithRetry(it, v, 0) }
+func (c *Core) reject(it *Item, v Verdict) { c.rejectWithRetry(it, v, 0) }
 
-// refuseWithRetry refuses it, and advises the client to retry after the given time.
-func (c *Core) refuseWithRetry(it *Item, v Verdict, retry time.Duration) {
+// rejectWithRetry refuses it, and advises the client to retry after the given time.
+func (c *Core) rejectWithRetry(it *Item, v Verdict, retry time.Duration) {
 	it.state = answered
-	c.emit(Action{Kind: Answer, Item: it, Verdict: v, RetryAfter: retry})
+	c.emit(Action{Kind: Reject, Item: it, Verdict: v, RetryAfter: retry})
 }
 
 func (c *Core) levelOf(it *Item) int {
@@ -207,7 +207,7 @@ func (c *Core) answer(it *Item, v Verdict, retry time.Duration) {
 	}
 	c.alarms.set(it, Never)
 	it.state = answered
-	c.emit(Action{Kind: Answer, Item: it, Verdict: v, RetryAfter: retry})
+	c.emit(Action{Kind: Reject, Item: it, Verdict: v, RetryAfter: retry})
 	if c.cfg.KeepOrder {
 		unlinkOrder(it)
 		c.deliverInOrder()

@@ -16,7 +16,7 @@ const Never Time = math.MaxInt64
 func after(t Time, d time.Duration) Time { return t + min(d, Never-1-t) }
 
 // An Item is one request. The caller sets the exported fields and must not touch the item
-// again until the core releases it with an Answer or a Deliver.
+// again until the core releases it with a Deliver or a Reject.
 type Item struct {
 	Rows           int           // number of rows, at least 1
 	Bytes          int64         // memory that it uses while it waits
@@ -112,9 +112,9 @@ type ActionKind uint8
 // Kinds of actions.
 const (
 	Run     ActionKind = iota // run Items on Instance, as one batch
-	Call                      // wake the parked Instance, which must Take
+	Unpark                    // wake the parked Instance, which must Take
 	Deliver                   // answer Item with the result of its batch
-	Answer                    // answer Item with Verdict; it has no result
+	Reject                    // answer Item without a result, because of Verdict
 	Stop                      // no client waits for Instance's batch any more: stop it if possible
 	Leave                     // Instance was removed, and the caller may close it
 	Ask                       // request a turn from the device
@@ -129,14 +129,14 @@ type Action struct {
 	Items    []*Item // owned by the core, and unchanged until the instance is Done
 	Batch    uint64  // for Run and Stop: number of the batch, from 1
 	Reason   Reason  // for Run: why the batch closed
-	Verdict  Verdict // for Answer
+	Verdict  Verdict // for Reject
 
 	Exclusive bool // for Run: the batch begins on an idle device; see [ActiveBatches]
 
 	Due Time          // for Ask: when the first of the waiting requests is due; 0 if the model has no objective
 	Ran time.Duration // for Yield: how long the turn was used
 
-	RetryAfter time.Duration // for Answer with QueueFull or Late: when to retry; 0 means unknown
+	RetryAfter time.Duration // for Reject with QueueFull or Late: when to retry; 0 means unknown
 }
 
 // Actions are the result of one Step. The zero value is ready for use. Reuse it to avoid
@@ -177,17 +177,17 @@ const NumReasons = len(reasons)
 
 func (r Reason) String() string { return reasons[r] }
 
-// A Verdict is why a request was answered without a result.
+// A Verdict is why a request was rejected.
 type Verdict uint8
 
-// Reasons to answer a request without a result.
+// Reasons to reject a request.
 const (
 	TooLarge   Verdict = iota // more rows than the maximum batch size, or none
 	QueueFull                 // the queue is full
 	TimedOut                  // the timeout of its level expired
 	Expired                   // its own deadline passed
 	Cancelled                 // its client left
-	Refused                   // the core is closing
+	Closed                    // the core is closing
 	Unbound                   // the instance that it is bound to was removed
 	Late                      // it is predicted to miss its deadline or objective
 	NoInstance                // all instances are down, and at least one cannot be started
@@ -198,7 +198,7 @@ const (
 )
 
 var verdicts = [...]string{
-	"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late", "no instance",
+	"too large", "queue full", "timed out", "expired", "cancelled", "closed", "unbound", "would be late", "no instance",
 	"no start", "discontinued", "sequence timed out",
 }
 

@@ -37,7 +37,7 @@ func (m *mill) step(ev batching.Event) {
 	m.core.Step(m.now, ev, &m.out)
 	for i := range m.out.List {
 		switch a := &m.out.List[i]; a.Kind {
-		case batching.Deliver, batching.Answer:
+		case batching.Deliver, batching.Reject:
 			m.back = append(m.back, a.Item)
 		case batching.Ask:
 			m.asked = true

@@ -1,6 +1,6 @@
 package batching
 
-// dispatch calls an instance if a batch is due that no awake instance will take.
+// dispatch unparks an instance if a batch is due that no awake instance will take.
 func (c *Core) dispatch() {
 	c.nextDecision = Never
 	if c.waiting > 0 && c.parked > 0 {
@@ -18,7 +18,7 @@ func (c *Core) callInstances() {
 		if in.state != parked {
 			continue
 		}
-		// An awake instance takes the items that are not bound, and calls the next instance
+		// An awake instance takes the items that are not bound, and unparks the next instance
 		// if more are due. Only items that are bound to this instance need it.
 		if c.awake > 0 && c.boundItems == 0 {
 			return
@@ -28,7 +28,7 @@ func (c *Core) callInstances() {
 		}
 		line, d := c.decide(in.number)
 		if d.Take > 0 {
-			c.call(in)
+			c.unpark(in)
 		} else {
 			c.held(line, d)
 			c.nextDecision = min(c.nextDecision, d.Until)
@@ -51,7 +51,7 @@ func (c *Core) hasBound(number int) bool {
 	return false
 }
 
-func (c *Core) call(in *instance) {
+func (c *Core) unpark(in *instance) {
 	if c.cfg.TakeTurns && c.turns == 0 {
 		c.requestTurn()
 		return
@@ -59,7 +59,7 @@ func (c *Core) call(in *instance) {
 	in.state = awake
 	c.parked--
 	c.awake++
-	c.emit(Action{Kind: Call, Instance: in.number})
+	c.emit(Action{Kind: Unpark, Instance: in.number})
 }
 
 func (c *Core) requestTurn() {

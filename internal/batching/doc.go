@@ -23,12 +23,12 @@
 //
 // # Instances pull
 //
-// An idle instance is parked. When a batch is due, the core calls one parked instance.
+// An idle instance is parked. When a batch is due, the core unparks one instance.
 // When that instance is awake, it takes the batch. Only then are the requests of the
 // batch chosen, so requests that arrive in between join it. The instance that took a
-// batch calls the next instance if more requests are due.
+// batch unparks the next instance if more requests are due.
 //
-//	         Up                Call               Run
+//	         Up               Unpark              Run
 //	(absent) ──▶ awake ◀────── parked ◀──┐    ┌──────▶ running
 //	              │  ▲                   │    │           │
 //	              │  └───────────────────┼────┼── Done ───┘
@@ -48,7 +48,7 @@
 //
 // # Ownership
 //
-// An [Item] belongs to the core from its Arrive until an Answer or a Deliver names it.
+// An [Item] belongs to the core from its Arrive until a Deliver or a Reject names it.
 // An item that is answered while its batch still runs, because its client left or its
 // deadline passed, stays in that batch and is released when the batch is Done.
 package batching

@@ -426,11 +426,11 @@ func (g *game) carryOut(a batching.Action) {
 		if g.cfg.TakeTurns {
 			g.turns--
 		}
-	case batching.Call:
+	case batching.Unpark:
 		g.instances[a.Instance-1].state = awake
 	case batching.Leave:
 		g.instances[a.Instance-1] = place{}
-	case batching.Deliver, batching.Answer:
+	case batching.Deliver, batching.Reject:
 		g.letGo(a.Item)
 	case batching.Ask:
 		g.asked = true

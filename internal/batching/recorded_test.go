@@ -57,49 +57,49 @@ func TestRecordedCases(t *testing.T) {
 var differences = map[string]struct{ why, ours string }{
 	"22-order-preserved-with-rejection": {turnedAwayInTime, `
 0s     1 takes A (8 rows, full)
-110ms  B is turned away: timed out
-120ms  C is turned away: timed out
+110ms  B is rejected: timed out
+120ms  C is rejected: timed out
 300ms  delivered: A`},
 	"36-timeout-reject": {turnedAwayInTime + "; b is in time, and runs", `
 0s     1 takes Z (8 rows, full)
-120ms  a is turned away: timed out
+120ms  a is rejected: timed out
 300ms  delivered: Z
 300ms  1 takes b (8 rows, full)
 600ms  delivered: b`},
 	"37-timeout-reject-long-busy": {turnedAwayInTime, `
 0s     1 takes Z (8 rows, full)
-120ms  a is turned away: timed out
-150ms  b is turned away: timed out
-800ms  c is turned away: timed out
+120ms  a is rejected: timed out
+150ms  b is rejected: timed out
+800ms  c is rejected: timed out
 1.5s   delivered: Z`},
 	"40-timeout-override-shorter": {turnedAwayInTime, `
 0s     1 takes Z (8 rows, full)
-70ms   a is turned away: timed out
+70ms   a is rejected: timed out
 300ms  delivered: Z
 300ms  1 takes b (8 rows, full)
 600ms  delivered: b`},
 	"41-timeout-override-longer": {turnedAwayInTime, `
 0s     1 takes Z (8 rows, full)
-120ms  a is turned away: timed out
+120ms  a is rejected: timed out
 300ms  delivered: Z`},
 	"44-timeout-without-policy": {asksForATime, `
 0s     1 takes Z (8 rows, full)
-70ms   a is turned away: expired
+70ms   a is rejected: expired
 300ms  delivered: Z`},
 	"45-timeout-no-dynamic-batcher": {asksForATime, `
 0s     1 takes Z (8 rows, alone)
-70ms   a is turned away: expired
+70ms   a is rejected: expired
 300ms  delivered: Z`},
 	"55-cancel-queued-prefetch": {"a client that left takes no room in a batch", `
 0s     1 takes Z (8 rows, full)
-120ms  b is turned away: cancelled
+120ms  b is rejected: cancelled
 300ms  delivered: Z
 300ms  1 takes a c (4 rows, idle)
 600ms  delivered: a c`},
 	"57-cancel-executing": {"a batch that nobody waits for is stopped", `
 0s     1 takes a (2 rows, idle)
 100ms  1 is stopped
-100ms  a is turned away: cancelled`},
+100ms  a is rejected: cancelled`},
 	"77-delay-busy-merge": {settledLate, `
 0s     1 takes Z (8 rows, full)
 300ms  delivered: Z
@@ -325,7 +325,7 @@ func (c recordedCase) replay(t *testing.T) replayed {
 		case a.Kind == batching.Run:
 			ours.batches = append(ours.batches, ids(a.Items))
 			ours.starts = append(ours.starts, o.At)
-		case a.Kind == batching.Answer:
+		case a.Kind == batching.Reject:
 			ours.verdicts[index[a.Item]] = a.Verdict.String()
 			fallthrough
 		case a.Kind == batching.Deliver:

@@ -48,7 +48,7 @@ func TestTheRefereeSeesEachBreach(t *testing.T) {
 // TestTheRefereeSeesUnfairShares plays games against a core that is not told which tenant a
 // request is from, and so serves them in the order of arrival.
 func TestTheRefereeSeesUnfairShares(t *testing.T) {
-	want := regexp.MustCompile(`which is to run first|was turned away without cause: queue full|was let in although|should have been given|turned away without cause: would be late|passed over those|are due|is due|requests wait, but the core says`)
+	want := regexp.MustCompile(`which is to run first|was rejected without cause: queue full|was let in although|should have been given|rejected without cause: would be late|passed over those|are due|is due|requests wait, but the core says`)
 	found := 0
 	for seed := range uint64(2_000 / slower) {
 		g := game{chance: chance(seed), plain: true, forgetful: true}
@@ -181,7 +181,7 @@ var inAnswers = []saboteur{
 		return true
 	}, `request \d+ was delivered before request \d+, which arrived first`},
 	{"delivers twice", afterEach(batching.Deliver, batching.Action{Kind: batching.Deliver}), `request \d+ was delivered twice`},
-	{"delivers to one that was turned away", afterEach(batching.Answer, batching.Action{Kind: batching.Deliver}), `request \d+ was delivered although it was turned away`},
+	{"delivers to one that was rejected", afterEach(batching.Reject, batching.Action{Kind: batching.Deliver}), `request \d+ was delivered although it was rejected`},
 	{"delivers without running", onWaiting(batching.Action{Kind: batching.Deliver}), `request \d+ was delivered without having run`},
 	{"delivers too early", onRun(func(g *game, a *batching.Action) bool {
 		return g.add(batching.Action{Kind: batching.Deliver, Item: a.Items[0]})
@@ -190,40 +190,40 @@ var inAnswers = []saboteur{
 		return g.add(batching.Action{Kind: batching.Deliver, Item: &batching.Item{}})
 	}, `an outcome was delivered to nobody`},
 	{"forgets a deadline", forgets(batching.Expired), `request \d+ was not answered at its deadline`},
-	{"forgets a timeout", forgets(batching.TimedOut), `request \d+ was not turned away when its time in the queue was over`},
+	{"forgets a timeout", forgets(batching.TimedOut), `request \d+ was not rejected when its time in the queue was over`},
 	{"forgets a client that left", forgets(batching.Cancelled), `the client of request \d+ left, but it was not answered`},
 	{"forgets those that were bound", forgets(batching.Unbound), `request \d+ waits for instance \d, which has left`},
 	{"forgets those that no instance will run", forgets(batching.NoInstance), `request \d+ waits although no instance serves and one cannot be started`},
 	{"lets in what it should refuse", func(g *game, ev batching.Event) bool {
-		i := g.findLast(batching.Answer)
+		i := g.findLast(batching.Reject)
 		return ev.Kind == batching.Arrive && i >= 0 && g.out.List[i].Item == ev.Item && g.drop(i)
-	}, `request \d+ was let in although it was to be turned away: \[.+\]`},
-	{"turns away twice", afterEach(batching.Answer, batching.Action{Kind: batching.Answer}), `request \d+ was turned away twice`},
-	{"turns away what it delivered", afterEach(batching.Deliver, batching.Action{Kind: batching.Answer}), `request \d+ was turned away after it had been delivered`},
+	}, `request \d+ was let in although it was to be rejected: \[.+\]`},
+	{"rejects twice", afterEach(batching.Reject, batching.Action{Kind: batching.Reject}), `request \d+ was rejected twice`},
+	{"rejects what it delivered", afterEach(batching.Deliver, batching.Action{Kind: batching.Reject}), `request \d+ was rejected after it had been delivered`},
 	{"gives the wrong reason", func(g *game, ev batching.Event) bool {
-		i := g.find(batching.Answer)
+		i := g.find(batching.Reject)
 		if i < 0 || ev.Kind == batching.Arrive {
 			return false
 		}
 		g.out.List[i].Verdict = batching.QueueFull
 		return true
-	}, `request \d+ was turned away without cause: queue full`},
+	}, `request \d+ was rejected without cause: queue full`},
 	{"gives a newcomer the wrong reason", func(g *game, ev batching.Event) bool {
-		i := g.findLast(batching.Answer)
+		i := g.findLast(batching.Reject)
 		if ev.Kind != batching.Arrive || i < 0 || g.out.List[i].Item != ev.Item {
 			return false
 		}
 		g.out.List[i].Verdict = batching.Cancelled
 		return true
-	}, `request \d+ was turned away without cause: cancelled`},
-	{"turns away before the time", onWaiting(batching.Action{Kind: batching.Answer, Verdict: batching.TimedOut}), `request \d+ was turned away without cause: timed out`},
-	{"turns away before the deadline", onWaiting(batching.Action{Kind: batching.Answer, Verdict: batching.Expired}), `request \d+ was turned away without cause: expired`},
-	{"turns away who would not be late", func(g *game, ev batching.Event) bool {
-		return g.cfg.Predictor == nil && onWaiting(batching.Action{Kind: batching.Answer, Verdict: batching.Late})(g, ev)
-	}, `request \d+ was turned away without cause: would be late`},
+	}, `request \d+ was rejected without cause: cancelled`},
+	{"rejects before the time", onWaiting(batching.Action{Kind: batching.Reject, Verdict: batching.TimedOut}), `request \d+ was rejected without cause: timed out`},
+	{"rejects before the deadline", onWaiting(batching.Action{Kind: batching.Reject, Verdict: batching.Expired}), `request \d+ was rejected without cause: expired`},
+	{"rejects who would not be late", func(g *game, ev batching.Event) bool {
+		return g.cfg.Predictor == nil && onWaiting(batching.Action{Kind: batching.Reject, Verdict: batching.Late})(g, ev)
+	}, `request \d+ was rejected without cause: would be late`},
 	{"turns nobody away", func(g *game, _ batching.Event) bool {
-		return g.add(batching.Action{Kind: batching.Answer, Item: &batching.Item{}})
-	}, `nobody was turned away`},
+		return g.add(batching.Action{Kind: batching.Reject, Item: &batching.Item{}})
+	}, `nobody was rejected`},
 }
 
 var inInstances = []saboteur{
@@ -236,25 +236,25 @@ var inInstances = []saboteur{
 		return a.Instance > 0
 	}), `instance \d was given a batch while it still runs another`},
 	{"forgets to run", func(g *game, ev batching.Event) bool {
-		return g.nobodyElseComes(ev) && g.find(batching.Call) < 0 && g.drop(g.find(batching.Run))
+		return g.nobodyElseComes(ev) && g.find(batching.Unpark) < 0 && g.drop(g.find(batching.Run))
 	}, `request \d+ is due and instance \d is parked, but was not called`},
 	{"forgets to call", func(g *game, ev batching.Event) bool {
-		return g.nobodyElseComes(ev) && g.find(batching.Run) < 0 && g.find(batching.Call) == g.findLast(batching.Call) && g.drop(g.find(batching.Call))
+		return g.nobodyElseComes(ev) && g.find(batching.Run) < 0 && g.find(batching.Unpark) == g.findLast(batching.Unpark) && g.drop(g.find(batching.Unpark))
 	}, `request \d+ is due and instance \d is parked, but was not called`},
 	{"calls one that runs", func(g *game, ev batching.Event) bool {
 		n := g.oneThatIs(running)
-		return n > 0 && ev.Kind != batching.Done && g.add(batching.Action{Kind: batching.Call, Instance: n})
+		return n > 0 && ev.Kind != batching.Done && g.add(batching.Action{Kind: batching.Unpark, Instance: n})
 	}, `instance \d was called although it is not parked`},
 	{"calls for nothing", func(g *game, ev batching.Event) bool {
 		n := g.oneThatIs(parked)
-		return n > 0 && ev.Kind != batching.Down && g.core.Waiting() == 0 && !g.cfg.TakeTurns && g.add(batching.Action{Kind: batching.Call, Instance: n})
+		return n > 0 && ev.Kind != batching.Down && g.core.Waiting() == 0 && !g.cfg.TakeTurns && g.add(batching.Action{Kind: batching.Unpark, Instance: n})
 	}, `instance \d was called although nothing is due`},
 	{"calls one that is to leave", func(g *game, ev batching.Event) bool {
 		i := g.find(batching.Leave)
 		if i < 0 || ev.Kind != batching.Down {
 			return false
 		}
-		g.out.List[i].Kind = batching.Call
+		g.out.List[i].Kind = batching.Unpark
 		return true
 	}, `instance \d was called although it is to leave`},
 	{"does not let it leave", func(g *game, _ batching.Event) bool {
@@ -273,7 +273,7 @@ var inInstances = []saboteur{
 	{"stops a batch", func(g *game, ev batching.Event) bool {
 		for i, p := range g.instances {
 			if p.state == running && slices.Contains(g.open, p.batch[0]) {
-				return ev.Kind != batching.Done && g.find(batching.Answer) < 0 && g.add(batching.Action{Kind: batching.Stop, Instance: i + 1, Batch: p.serial})
+				return ev.Kind != batching.Done && g.find(batching.Reject) < 0 && g.add(batching.Action{Kind: batching.Stop, Instance: i + 1, Batch: p.serial})
 			}
 		}
 		return false
@@ -308,7 +308,7 @@ var inTurns = []saboteur{
 		if n == 0 || i < 0 || g.turns > 0 {
 			return false
 		}
-		g.out.List[i] = batching.Action{Kind: batching.Call, Instance: n}
+		g.out.List[i] = batching.Action{Kind: batching.Unpark, Instance: n}
 		return true
 	}, `instance \d was called without a turn`},
 	{"keeps the turn of a batch", func(g *game, ev batching.Event) bool {
@@ -352,7 +352,7 @@ var inWakes = []saboteur{
 		return true
 	}, `the core wants to be woken at \S+, but is needed at \S+`},
 	{"does not wake for the delay", func(g *game, ev batching.Event) bool {
-		if len(g.cfg.Levels) > 0 || g.spice&deadlines != 0 || !g.nobodyElseComes(ev) || g.find(batching.Call) >= 0 || g.out.Wake == batching.Never {
+		if len(g.cfg.Levels) > 0 || g.spice&deadlines != 0 || !g.nobodyElseComes(ev) || g.find(batching.Unpark) >= 0 || g.out.Wake == batching.Never {
 			return false
 		}
 		g.out.Wake = batching.Never
@@ -430,8 +430,8 @@ func afterEach(do batching.ActionKind, a batching.Action) func(*game, batching.E
 // that would violate another guarantee first.
 func forgets(v batching.Verdict) func(*game, batching.Event) bool {
 	return func(g *game, ev batching.Event) bool {
-		i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Answer && a.Verdict == v })
-		if i < 0 || g.cfg.KeepOrder || g.find(batching.Run) >= 0 || g.find(batching.Call) >= 0 {
+		i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Reject && a.Verdict == v })
+		if i < 0 || g.cfg.KeepOrder || g.find(batching.Run) >= 0 || g.find(batching.Unpark) >= 0 {
 			return false
 		}
 		if leaver := ev.Kind == batching.Cancel && ev.Item == g.out.List[i].Item; leaver && v != batching.Cancelled {
@@ -498,7 +498,7 @@ func (g *game) nobodyElseComes(ev batching.Event) bool {
 // runsOneThat adds a request that was answered with the verdict to a batch.
 func runsOneThat(why func(batching.Verdict) bool) func(*game, batching.Event) bool {
 	return onRun(func(g *game, a *batching.Action) bool {
-		i := g.find(batching.Answer)
+		i := g.find(batching.Reject)
 		if i < 0 || !why(g.out.List[i].Verdict) || g.holds(g.out.List[i].Item) {
 			return false
 		}

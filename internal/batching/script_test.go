@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	      predicts=yes slo=50ms       it is known how long batches take; when requests should be answered
 //	level N max=2 timeout=100ms       the queue policy of a level of the model above;
 //	      shares=yes                  its bound is the shared one
-//	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
+//	      override=yes late=behind    requests may shorten it; the late stand behind instead of being rejected
 //	      ends=yes                    the timeout of a request is its deadline
 //	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE tenant= weight= model=
 //	      slow=500ms bytes=100        its batch takes so much longer; what it keeps in memory
@@ -282,8 +282,8 @@ func (s *story) trace(o simulate.Occurrence) {
 		}
 		s.say(o.At, "delivered:")
 		s.write(o.At, " %s", a.Item.Owner)
-	case a.Kind == batching.Answer:
-		s.say(o.At, fmt.Sprintf("%s is turned away: %v", a.Item.Owner, a.Verdict))
+	case a.Kind == batching.Reject:
+		s.say(o.At, fmt.Sprintf("%s is rejected: %v", a.Item.Owner, a.Verdict))
 		if a.RetryAfter > 0 {
 			s.write(o.At, ", again in %v", a.RetryAfter)
 		}

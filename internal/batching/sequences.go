@@ -202,11 +202,11 @@ func (s *Sequences) stepCore(ev Event) {
 		switch a := &s.out.List[i]; a.Kind {
 		case Run:
 			s.ran(s.instances[a.Instance-1], a.Items)
-		case Answer:
+		case Reject:
 			if seq := a.Item.seq; !seq.running {
 				s.breakAfter(seq)
 			}
-		case Call, Deliver, Stop, Leave, Ask, Yield:
+		case Unpark, Deliver, Stop, Leave, Ask, Yield:
 		}
 	}
 }
@@ -239,22 +239,22 @@ func (s *Sequences) arrive(it *Item) {
 	}
 	switch {
 	case s.closing:
-		s.refuse(it, Refused)
+		s.reject(it, Closed)
 		return
 	case it.Rows != 1:
-		s.refuse(it, TooLarge)
+		s.reject(it, TooLarge)
 		return
 	case seq == nil && !it.Start:
-		s.refuse(it, NoStart)
+		s.reject(it, NoStart)
 		return
 	case end <= s.now:
-		s.refuse(it, Expired)
+		s.reject(it, Expired)
 		return
 	case s.core.unservable():
-		s.refuse(it, NoInstance)
+		s.reject(it, NoInstance)
 		return
 	case s.full(it):
-		s.refuse(it, QueueFull)
+		s.reject(it, QueueFull)
 		return
 	}
 	if seq == nil {
@@ -294,16 +294,16 @@ func (s *Sequences) hold(it *Item) {
 // client was let in already. A sequence that has ended has lost its instance.
 func (s *Sequences) requeue(it *Item) {
 	if it.seq.ended {
-		s.refuse(it, Unbound)
+		s.reject(it, Unbound)
 		return
 	}
 	it.Start = false
 	s.hold(it) // done lets it advance
 }
 
-func (s *Sequences) refuse(it *Item, v Verdict) {
+func (s *Sequences) reject(it *Item, v Verdict) {
 	it.state = answered
-	s.out.List = append(s.out.List, Action{Kind: Answer, Item: it, Verdict: v})
+	s.out.List = append(s.out.List, Action{Kind: Reject, Item: it, Verdict: v})
 }
 
 // full reports whether the queue has no room for it.
@@ -416,7 +416,7 @@ func (s *Sequences) end(seq *Sequence) {
 // answer answers a pending request.
 func (s *Sequences) answer(it *Item, v Verdict) {
 	s.take(it)
-	s.refuse(it, v)
+	s.reject(it, v)
 }
 
 // breakAt answers a pending request, and then the later ones of its sequence, which ends

@@ -173,7 +173,7 @@ func (g *sequenceGame) arrive() error {
 		return err
 	}
 	refused := slices.ContainsFunc(g.out.List, func(a batching.Action) bool {
-		return a.Item == it && a.Kind == batching.Answer && a.Verdict == batching.QueueFull
+		return a.Item == it && a.Kind == batching.Reject && a.Verdict == batching.QueueFull
 	})
 	if refused && !full {
 		return fmt.Errorf("request %v was refused, and the queue was not full", it.Owner)
@@ -231,11 +231,11 @@ func (g *sequenceGame) step(ev batching.Event) error {
 		switch a.Kind {
 		case batching.Run:
 			g.instances[a.Instance-1].state, g.instances[a.Instance-1].batch = running, slices.Clone(a.Items)
-		case batching.Call:
+		case batching.Unpark:
 			g.instances[a.Instance-1].state = awake
 		case batching.Leave:
 			g.instances[a.Instance-1] = place{}
-		case batching.Deliver, batching.Answer:
+		case batching.Deliver, batching.Reject:
 			g.open = slices.DeleteFunc(g.open, func(it *batching.Item) bool { return it == a.Item })
 		case batching.Stop, batching.Ask, batching.Yield:
 		}
@@ -375,14 +375,14 @@ func TestTheSequenceRefereeSeesEachBreach(t *testing.T) {
 			return i >= 0
 		}, `waits, and nothing more will happen|was never answered`},
 		{"answer twice", func(g *sequenceGame) bool {
-			i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Answer })
+			i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Reject })
 			if i >= 0 {
 				g.out.List = append(g.out.List, g.out.List[i])
 			}
 			return i >= 0
-		}, `turned away twice`},
+		}, `rejected twice`},
 		{"wrong verdict", func(g *sequenceGame) bool {
-			i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Answer && a.Verdict == batching.Discontinued })
+			i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Reject && a.Verdict == batching.Discontinued })
 			if i >= 0 {
 				g.out.List[i].Verdict = batching.Late
 			}
@@ -490,7 +490,7 @@ func (s *slotTest) expectVerdict(want batching.Verdict, names ...string) {
 	s.t.Helper()
 	var got []string
 	for _, a := range s.out.List {
-		if a.Kind == batching.Answer && a.Verdict == want {
+		if a.Kind == batching.Reject && a.Verdict == want {
 			got = append(got, a.Item.Owner.(string))
 		}
 	}

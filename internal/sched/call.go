@@ -172,7 +172,7 @@ var rejections = [...]infer.Error{
 // rejection returns the error of a request that the core answered without a result.
 func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration) error {
 	switch {
-	case v == batching.Refused:
+	case v == batching.Closed:
 		return ErrClosed
 	case v == batching.Cancelled && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		v = batching.Expired

@@ -379,9 +379,9 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		switch a := &out.List[i]; a.Kind {
 		case batching.Deliver:
 			callOf(a.Item).answer()
-		case batching.Answer:
+		case batching.Reject:
 			s.reject(callOf(a.Item), a.Verdict, a.RetryAfter)
-		case batching.Call:
+		case batching.Unpark:
 			s.send(a.Instance, cmdTake)
 		case batching.Leave:
 			s.send(a.Instance, cmdLeave)

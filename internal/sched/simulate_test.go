@@ -88,7 +88,7 @@ func simulated(arrivals []arrival, cfg batching.Config, instances int) []time.Du
 	w := simulate.NewWorld(nil, 0)
 	cfg.Predictor = batching.PredictorFor(cfg.Policy) // as the scheduler has
 	w.Trace = func(o simulate.Occurrence) {
-		if o.Action.Kind == batching.Deliver && !o.Ended || o.Action.Kind == batching.Answer {
+		if o.Action.Kind == batching.Deliver && !o.Ended || o.Action.Kind == batching.Reject {
 			answered[o.Action.Item.Owner.(int)] = o.At
 		}
 	}

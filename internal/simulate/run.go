@@ -293,7 +293,7 @@ func (t *trial) trace(o Occurrence) {
 		t.began(o)
 	case a.Kind == batching.Deliver:
 		t.answered(o, a.Item.Owner.(*request))
-	case a.Kind == batching.Answer:
+	case a.Kind == batching.Reject:
 		t.refused(o, a.Item.Owner.(*request))
 	}
 }

@@ -208,7 +208,7 @@ load: {rate: 1000, pattern: constant, requests: 100}
 		t.Fatal(err)
 	}
 	if total := report.Runs[0].Total; total.Answered != 101 || len(total.Refused) > 0 {
-		t.Errorf("%d of 101 requests were answered, turned away: %v", total.Answered, total.Refused)
+		t.Errorf("%d of 101 requests were answered, rejected: %v", total.Answered, total.Refused)
 	}
 }
 

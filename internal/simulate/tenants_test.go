@@ -42,7 +42,7 @@ func (s shareOfDevice) run() (p99 time.Duration, refused int, throughput float64
 			if a.Item.Owner == 1 {
 				latencies = append(latencies, o.At-a.Item.Arrived())
 			}
-		case a.Kind == batching.Answer && a.Item.Owner == 1:
+		case a.Kind == batching.Reject && a.Item.Owner == 1:
 			refused++
 		}
 	}

@@ -37,7 +37,7 @@ type World struct {
 type Occurrence struct {
 	At     batching.Time
 	Model  *Model
-	Action batching.Action // an action of the core; Run, Deliver and Answer are the ones of interest
+	Action batching.Action // an action of the core; Run, Deliver and Reject are the ones of interest
 	Ended  bool            // the batch of Action.Instance ended; the other fields of Action are empty
 }
 
@@ -216,7 +216,7 @@ func (m *Model) carryOut(a batching.Action) {
 		if !m.turns {
 			w.arbiter.Began(&m.share)
 		}
-	case batching.Call:
+	case batching.Unpark:
 		m.ready(a.Instance)
 	case batching.Ask:
 		m.share.Due = a.Due
@@ -225,7 +225,7 @@ func (m *Model) carryOut(a batching.Action) {
 		w.granted = w.arbiter.Yield(w.now, &m.share, a.Ran, w.granted)
 	case batching.Stop:
 		w.stop(m, a.Instance)
-	case batching.Deliver, batching.Answer, batching.Leave:
+	case batching.Deliver, batching.Reject, batching.Leave:
 	}
 	m.trace(Occurrence{Action: a})
 }

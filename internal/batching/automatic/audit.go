@@ -36,7 +36,7 @@ type audit struct {
 	took    batching.Time // how long the part before was measured
 	rows    float64
 	counted int     // batches that rows has
-	of      *costs  // those of the batch with which it began
+	costs   *costs  // those of the batch with which it began
 	peak    int     // their best size then
 	before  float64 // rows per nanosecond of the policy
 	greedy  float64 // of greedy
@@ -164,11 +164,11 @@ func (p *Policy) auditEnded(now batching.Time, rows int) {
 		a.part, a.counted = noAudit, 0 // the throughput is that of the clients, or of a round of probing
 		return
 	}
-	if a.part != noAudit && a.of == p.costs && (2*p.sizes.peak < a.peak || p.sizes.peak > 2*a.peak) {
+	if a.part != noAudit && a.costs == p.costs && (2*p.sizes.peak < a.peak || p.sizes.peak > 2*a.peak) {
 		a.part, a.next = noAudit, p.ledger.batch+auditFirst // the policy has changed its mind meanwhile
 	}
 	if a.part == noAudit {
-		a.of, a.peak = p.costs, p.sizes.peak
+		a.costs, a.peak = p.costs, p.sizes.peak
 	}
 	if a.batchEnded(now, p.ledger.batch, rows) {
 		for _, c := range p.classes {

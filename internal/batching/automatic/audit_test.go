@@ -113,7 +113,7 @@ func TestAnAuditBeginsAgainIfThePolicyHasFoundAnotherSize(t *testing.T) {
 	}{{9, auditGreedy}, {4, noAudit}, {21, noAudit}} {
 		p := New(Options{MaxRows: 64, Profile: line(ms, ms/10, 1, 2, 4, 8)})
 		p.returns.closedLoop, p.sizes.peak = true, 10
-		p.audit = audit{part: auditGreedy, of: p.costs, peak: tt.before, deviations: 1}
+		p.audit = audit{part: auditGreedy, costs: p.costs, peak: tt.before, deviations: 1}
 		if p.auditEnded(ms, 1); p.audit.part != tt.want {
 			t.Errorf("the best size was %d rows, and is 10: the audit is in part %d, want %d", tt.before, p.audit.part, tt.want)
 		}

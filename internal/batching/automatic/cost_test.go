@@ -66,7 +66,7 @@ func (m *mill) step(ev batching.Event) {
 		switch a := &m.out.List[i]; a.Kind {
 		case batching.Run:
 			m.running = append(m.running, batch{a.Instance, m.now + m.takes(len(a.Items))})
-		case batching.Call:
+		case batching.Unpark:
 			m.awake = append(m.awake, a.Instance)
 		case batching.Deliver:
 			m.back = append(m.back, a.Item)

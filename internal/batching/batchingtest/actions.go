@@ -12,11 +12,11 @@ func (r *Referee) action(a *batching.Action) (breach string) {
 	switch a.Kind {
 	case batching.Run:
 		return r.run(a)
-	case batching.Call:
+	case batching.Unpark:
 		return r.call(r.instance(a.Instance))
 	case batching.Deliver:
 		return r.deliver(r.requests[a.Item])
-	case batching.Answer:
+	case batching.Reject:
 		return r.answer(r.requests[a.Item], a.Verdict)
 	case batching.Stop:
 		return r.stop(r.instance(a.Instance), a.Batch)
@@ -217,7 +217,7 @@ func (r *Referee) deliver(q *request) (breach string) {
 	case delivered:
 		return fmt.Sprintf("%v was delivered twice", q)
 	case arriving, answered:
-		return fmt.Sprintf("%v was delivered although it was turned away", q)
+		return fmt.Sprintf("%v was delivered although it was rejected", q)
 	case ready:
 	}
 	if r.cfg.KeepOrder && r.open[0] != q {
@@ -231,13 +231,13 @@ func (r *Referee) deliver(q *request) (breach string) {
 func (r *Referee) answer(q *request, v batching.Verdict) (breach string) {
 	switch {
 	case q == nil:
-		return "nobody was turned away"
+		return "nobody was rejected"
 	case q.state == delivered:
-		return fmt.Sprintf("%v was turned away after it had been delivered", q)
+		return fmt.Sprintf("%v was rejected after it had been delivered", q)
 	case q.state == answered:
-		return fmt.Sprintf("%v was turned away twice", q)
+		return fmt.Sprintf("%v was rejected twice", q)
 	case !r.mayTurnAway(q, v):
-		return fmt.Sprintf("%v was turned away without cause: %v", q, v)
+		return fmt.Sprintf("%v was rejected without cause: %v", q, v)
 	}
 	if q.state == waiting {
 		r.queue = without(r.queue, q)
@@ -273,7 +273,7 @@ func (r *Referee) mayTurnAway(q *request, v batching.Verdict) bool {
 			q.state == waiting && r.event.Kind == batching.Take && r.wouldBeLate(q, batching.Size{Rows: r.largestBatch(), Elements: q.item.Elements})
 	case batching.QueueFull:
 		return q == r.displaces
-	case batching.TooLarge, batching.Refused:
+	case batching.TooLarge, batching.Closed:
 	}
 	return false
 }

@@ -10,7 +10,7 @@ import (
 // owed reports what the core should have done by the end of the step and did not.
 func (r *Referee) owed() (breach string) {
 	if q := r.newcomer; q != nil && q.state == arriving {
-		return fmt.Sprintf("%v was let in although it was to be turned away: %v", q, r.refusals)
+		return fmt.Sprintf("%v was let in although it was to be rejected: %v", q, r.refusals)
 	}
 	if q := r.leaver; q != nil && q.isOpen() {
 		return fmt.Sprintf("the client of %v left, but it was not answered", q)
@@ -20,7 +20,7 @@ func (r *Referee) owed() (breach string) {
 		case q.deadline() <= r.now:
 			return fmt.Sprintf("%v was not answered at its deadline", q)
 		case q.state == waiting && q.expires <= r.now:
-			return fmt.Sprintf("%v was not turned away when its time in the queue was over", q)
+			return fmt.Sprintf("%v was not rejected when its time in the queue was over", q)
 		case q.state == waiting && q.item.Instance != 0 && !r.instance(q.item.Instance).serves():
 			return fmt.Sprintf("%v waits for instance %d, which has left", q, q.item.Instance)
 		case q.state == waiting && r.unservable():

@@ -293,7 +293,7 @@ func (r *Referee) arrive(it *batching.Item) {
 func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdict {
 	list := r.refusals[:0]
 	if r.closing {
-		list = append(list, batching.Refused)
+		list = append(list, batching.Closed)
 	}
 	if q.item.Rows < 1 || r.cfg.MaxRows > 0 && q.item.Rows > r.cfg.MaxRows {
 		list = append(list, batching.TooLarge)

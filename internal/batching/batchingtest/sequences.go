@@ -9,7 +9,7 @@ import (
 
 // A SequenceReferee checks one [batching.Sequences]: no slot is ever held by two sequences,
 // requests of a sequence run one at a time, in order and in the sequence's slot, those that have
-// to run again do so, and requests are turned away only for a cause. A [Referee] may check the core behind it, which has to
+// to run again do so, and requests are rejected only for a cause. A [Referee] may check the core behind it, which has to
 // answer for what it is given.
 type SequenceReferee struct {
 	cfg batching.SequenceConfig
@@ -73,9 +73,9 @@ func (r *SequenceReferee) Check(now batching.Time, ev batching.Event, out *batch
 			breach = r.run(a)
 		case batching.Deliver:
 			breach = r.deliver(r.requests[a.Item])
-		case batching.Answer:
+		case batching.Reject:
 			breach = r.answer(r.requests[a.Item], a.Verdict)
-		case batching.Call, batching.Stop, batching.Leave, batching.Ask, batching.Yield:
+		case batching.Unpark, batching.Stop, batching.Leave, batching.Ask, batching.Yield:
 		}
 	}
 	if breach == "" {
@@ -256,7 +256,7 @@ func (r *SequenceReferee) admitted() (breach string) {
 
 func (r *SequenceReferee) answer(m *member, v batching.Verdict) (breach string) {
 	if m == nil || m.answered {
-		return "a request was turned away twice, or nobody was"
+		return "a request was rejected twice, or nobody was"
 	}
 	m.answered = true
 	if m == r.newcomer {
@@ -286,10 +286,10 @@ func (r *SequenceReferee) answer(m *member, v batching.Verdict) (breach string) 
 		cause = !m.ran && (leaves || m.again && q.lost)
 	case batching.NoInstance:
 		cause = !m.ran && r.broken && len(r.serving) == 0
-	case batching.TooLarge, batching.QueueFull, batching.TimedOut, batching.Refused, batching.Late, batching.NoStart:
+	case batching.TooLarge, batching.QueueFull, batching.TimedOut, batching.Closed, batching.Late, batching.NoStart:
 	}
 	if !cause {
-		return fmt.Sprintf("request %v was turned away without cause: %v", m.item.Owner, v)
+		return fmt.Sprintf("request %v was rejected without cause: %v", m.item.Owner, v)
 	}
 	if !m.ran {
 		q.gap = true
@@ -315,7 +315,7 @@ func (r *SequenceReferee) overdue(m *member) bool {
 // mayRefuse reports whether there is a cause to refuse the newcomer.
 func (r *SequenceReferee) mayRefuse(m *member, v batching.Verdict) bool {
 	switch v {
-	case batching.Refused:
+	case batching.Closed:
 		return r.closing
 	case batching.TooLarge:
 		return m.item.Rows != 1

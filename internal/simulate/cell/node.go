@@ -38,7 +38,7 @@ func (c *cell) newTrace(n *node) func(simulate.Occurrence) {
 		case n.dead || o.Ended:
 		case o.Action.Kind == batching.Deliver:
 			c.reply(n, o.At, o.Action.Item.Owner.(*request), answered)
-		case o.Action.Kind == batching.Answer:
+		case o.Action.Kind == batching.Reject:
 			c.reply(n, o.At, o.Action.Item.Owner.(*request), refused)
 		}
 	}
