@@ -17,7 +17,7 @@ func newReporter(p parts, opts serveOptions) *node.Reporter {
 	return node.NewReporter(node.Options{
 		Read: func() node.Page {
 			now := page
-			now.Ready, now.Draining, now.Epoch, now.Models = p.backend.Ready(), p.backend.Draining(), p.models.Epoch(), p.backend.NodeModels()
+			now.Ready, now.Draining, now.Epoch, now.Models = p.backend.Ready(), p.backend.Unready(), p.models.Epoch(), p.backend.NodeModels()
 			return now
 		},
 		Figures: p.backend.NodeFigures, Changed: p.backend.Changed, Stopping: p.backend.Stopping(), Started: time.Now(),

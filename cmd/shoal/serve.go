@@ -253,7 +253,7 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 
 // start loads the models that are to be loaded at startup.
 func (p parts) start(ctx context.Context) error {
-	defer p.backend.Started()
+	defer p.backend.MarkStarted()
 	err := p.models.Start(ctx)
 	if p.archives != nil {
 		err = errors.Join(err, p.archives.Start(ctx))
@@ -348,7 +348,7 @@ func run(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, ou
 		case <-ctx.Done():
 			// Report not ready, so that load balancers send requests elsewhere. They may need
 			// some time to notice.
-			p.backend.Stop()
+			p.backend.SetUnready()
 			log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
 			time.Sleep(seconds(opts.shutdownDelay))
 		case failed = <-open.Failed():

@@ -201,7 +201,7 @@ func (d *Dashboard) refreshLocked(now time.Time) error {
 }
 
 func (d *Dashboard) summary(now time.Time) summary {
-	s := summary{At: now.UnixMilli(), Accepting: d.src.Accepting(), Draining: d.src.Draining(), InFlight: d.src.InFlight(), Unknown: map[string]uint64{}}
+	s := summary{At: now.UnixMilli(), Accepting: d.src.Accepting(), Draining: d.src.Unready(), InFlight: d.src.InFlight(), Unknown: map[string]uint64{}}
 	for code, n := range d.src.UnknownModel() {
 		if n > 0 {
 			s.Unknown[label(infer.Code(code))] = n

@@ -34,7 +34,7 @@ type Source interface {
 	UnknownModel() [infer.NumCodes]uint64
 	Counters(model, version string) (*stats.Counters, error)
 	Accepting() bool
-	Draining() bool
+	Unready() bool
 	InFlight() int
 	Stopping() <-chan struct{} // closed when requests are refused because the server stops
 }

@@ -77,7 +77,7 @@ func (f *fake) UnknownModel() (n [infer.NumCodes]uint64) {
 	return n
 }
 func (f *fake) Accepting() bool           { return true }
-func (f *fake) Draining() bool            { return false }
+func (f *fake) Unready() bool             { return false }
 func (f *fake) InFlight() int             { return 4 }
 func (f *fake) Stopping() <-chan struct{} { return f.stopping }
 

@@ -228,7 +228,7 @@ func TestNamesThatNobodyHasAddNoSeries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Started()
+	s.MarkStarted()
 	before := len(series(scrape(t, s)))
 	const n = 100_000
 	for i := range n {

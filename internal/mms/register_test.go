@@ -163,7 +163,7 @@ func TestWhileTheServerStartsNoModelIsSaidToBeMissing(t *testing.T) {
 			t.Errorf("version %q: status %d before the archives are registered, want 503", version, got)
 		}
 	}
-	held.Started()
+	held.MarkStarted()
 	if got := status(""); got != http.StatusNotFound {
 		t.Errorf("status %d after the start, want 404", got)
 	}

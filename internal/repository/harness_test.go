@@ -62,7 +62,7 @@ func (o setup) open() *running {
 }
 
 func (r *running) Start(ctx context.Context) error {
-	defer r.Started()
+	defer r.MarkStarted()
 	return r.source.Start(ctx)
 }
 

@@ -18,7 +18,7 @@ func as(role access.Role, models ...string) context.Context {
 
 func TestWithAGateEveryAnswerNeedsARight(t *testing.T) {
 	s := New(nil, Options{Access: &access.Gate{}})
-	s.Started()
+	s.MarkStarted()
 	calls := map[string]func(context.Context) error{
 		"infer": func(ctx context.Context) error {
 			return s.Infer(ctx, &infer.Request{Model: "m"}, &infer.Response{})
@@ -81,7 +81,7 @@ func codeOrNone(err error) infer.Code {
 func TestOnlyWithoutAGateDoesAnUnknownModelHaveAHint(t *testing.T) {
 	for _, gate := range []*access.Gate{nil, {}} {
 		s := New(nil, Options{Access: gate})
-		s.Started()
+		s.MarkStarted()
 		_, err := s.Model(as(access.Infer), "m", "")
 		if e, ok := errors.AsType[*infer.Error](err); !ok || (e.Hint == "") != gate.Required() {
 			t.Errorf("with a gate %v: %+v", gate.Required(), err)
@@ -91,7 +91,7 @@ func TestOnlyWithoutAGateDoesAnUnknownModelHaveAHint(t *testing.T) {
 
 func TestCallersSeeTheModelsThatTheyMayKnow(t *testing.T) {
 	s := New(nil, Options{Access: &access.Gate{}})
-	s.Started()
+	s.MarkStarted()
 	index := []catalog.IndexEntry{{Name: "a1"}, {Name: "b1"}, {Name: "a2"}}
 	if got := s.Visible(as(access.Infer, "a*"), index); len(got) != 2 || got[0].Name != "a1" || got[1].Name != "a2" {
 		t.Errorf("visible are %v", got)
@@ -108,7 +108,7 @@ func TestATenantOverItsLimitIsRefusedAndOthersAreNot(t *testing.T) {
 	tenants := access.NewTenants()
 	tenants.Configure(map[string]access.Limits{"greedy": {RequestsPerSecond: 0.001, Weight: 7}})
 	s := New(nil, Options{Access: &access.Gate{Tenants: tenants}})
-	s.Started()
+	s.MarkStarted()
 	for _, test := range []struct {
 		tenant string
 		nested bool

@@ -42,7 +42,7 @@ func serve(t *testing.T, eng engine.Engine) (s *Server, stop func()) {
 	p := pacer.NewPortable()
 	s = New(env(eng, p), Options{Log: slog.New(slog.DiscardHandler)})
 	load(t, s, servable.Source{Model: "m", Number: 1}, queued)
-	s.Started()
+	s.MarkStarted()
 	return s, func() {
 		closeServer(t, s)
 		p.Close()

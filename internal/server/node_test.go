@@ -42,7 +42,7 @@ func TestChangesOfStatesAreReported(t *testing.T) {
 		defer stop()
 		for name, change := range map[string]func(){
 			"a state": func() { s.setStates(s.models["m"], []int64{7}, StateLoading, "") },
-			"a stop":  s.Stop,
+			"a stop":  s.SetUnready,
 		} {
 			reported := s.Changed()
 			if reported != s.Changed() {

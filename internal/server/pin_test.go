@@ -10,7 +10,7 @@ import (
 func TestPinnedVersionsServeUntilTheyAreReleased(t *testing.T) {
 	eng := &counting{}
 	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
-		s.Started()
+		s.MarkStarted()
 		mustLoad(t, s, versions(1, 1))
 		pinned, release := s.Pin([]infer.ModelVersion{{Model: "m"}, {Model: "m"}, {Model: "other"}})
 		mustLoad(t, s, versions(1, 2))

@@ -65,7 +65,7 @@ func startSending(t *testing.T) *Server {
 		load(t, s, servable.Source{Model: name, Number: 1}, `backend: "echo" max_batch_size: 4 input { name: "x" data_type: TYPE_INT8 dims: 1 }
 			output [ { name: "y" data_type: TYPE_INT8 dims: 1 }, { name: "z" data_type: TYPE_INT8 dims: 1 } ] model_transaction_policy { decoupled: `+policy+` }`)
 	}
-	s.Started()
+	s.MarkStarted()
 	return s
 }
 

@@ -46,7 +46,7 @@ type Server struct {
 	cache        *cache.Cache                  // nil if responses are not cached
 	arrivals     *arrivals.Writer              // nil if they are not recorded
 	demand       Demand                        // nil if requests do not load models
-	stopping     atomic.Bool                   // set by Stop: not ready, but still answers requests
+	unready      atomic.Bool                   // set by Stop: not ready, but still answers requests
 	draining     atomic.Bool                   // set by Drain: rejects new inferences
 	drainStarted chan struct{}                 // closed when draining becomes true
 	inFlight     atomic.Int64                  // number of in-flight inferences
@@ -97,8 +97,8 @@ func New(env *servable.Env, opts Options) *Server {
 	return s
 }
 
-// Started reports to the server that all sources have tried to load their first models.
-func (s *Server) Started() {
+// MarkStarted reports to the server that all sources have tried to load their first models.
+func (s *Server) MarkStarted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
@@ -130,7 +130,7 @@ func (s *Server) hasStarted() bool {
 }
 
 // Accepting reports whether the server has started and is not stopping.
-func (s *Server) Accepting() bool { return s.hasStarted() && !s.stopping.Load() }
+func (s *Server) Accepting() bool { return s.hasStarted() && !s.unready.Load() }
 
 // Close cancels loads, rejects new requests, runs the queued ones, and closes every
 // version.
@@ -157,27 +157,27 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Stop makes the server report that it is not ready, so that load balancers send requests
+// SetUnready makes the server report that it is not ready, so that load balancers send requests
 // elsewhere. Requests are still answered.
-func (s *Server) Stop() {
-	s.stopping.Store(true)
+func (s *Server) SetUnready() {
+	s.unready.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changedLocked()
 }
 
-// Draining reports whether Stop or Drain was called.
-func (s *Server) Draining() bool { return s.stopping.Load() }
+// Unready reports whether SetUnready or Drain was called.
+func (s *Server) Unready() bool { return s.unready.Load() }
 
 // Drain rejects new inferences as unavailable. In-flight ones complete.
 func (s *Server) Drain() {
-	s.Stop()
+	s.SetUnready()
 	if !s.draining.Swap(true) {
 		close(s.drainStarted)
 	}
 }
 
-// Stopping returns a channel that Drain closes. Stop does not: streams are answered until
+// Stopping returns a channel that Drain closes. SetUnready does not: streams are answered until
 // the server drains.
 func (s *Server) Stopping() <-chan struct{} { return s.drainStarted }
 
@@ -370,7 +370,7 @@ func selectOutputs(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 // that models have, which may take seconds.
 func (s *Server) Ready() bool {
 	versions, ok := s.expected()
-	return ok && !s.stopping.Load() && !panics.Frequent() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })
+	return ok && !s.unready.Load() && !panics.Frequent() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })
 }
 
 // expected returns the versions of all expected models. ok is false if one of the models
@@ -401,7 +401,7 @@ func (s *Server) Exists(model string) bool {
 // ModelReady reports whether a version of a model takes requests. Version "" means the
 // default one. A model that a request would load takes requests.
 func (s *Server) ModelReady(model, version string) bool {
-	if s.stopping.Load() {
+	if s.unready.Load() {
 		return false
 	}
 	if v := (*s.serving.Load())[model].find(version); v != nil {

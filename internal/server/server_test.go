@@ -61,7 +61,7 @@ func startWith(t testing.TB, opts Options) *Server {
 	s := New(env(&enginetest.Echo{}, p), opts)
 	t.Cleanup(func() { closeServer(t, s) })
 	load(t, s, servable.Source{Model: "echo", Number: 3, Dir: filepath.Join(dir, "echo", "3"), ModelDir: filepath.Join(dir, "echo")}, config)
-	s.Started()
+	s.MarkStarted()
 	return s
 }
 
@@ -212,7 +212,7 @@ func TestTheCatalogTellsWhatThereIs(t *testing.T) {
 
 func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
 	s := start(t)
-	s.Stop()
+	s.SetUnready()
 	if s.Ready() || s.ModelReady("echo", "") {
 		t.Error("a server that stops says that it is ready")
 	}
@@ -276,7 +276,7 @@ func TestRequestsThatAModelCanRunAreRecorded(t *testing.T) {
 // A client that gets 404 does not ask again.
 func TestAModelWhoseFirstLoadHasJustBegunIsNotUnknown(t *testing.T) {
 	s := New(nil, Options{})
-	s.Started()
+	s.MarkStarted()
 	m := s.takeTurn("m")
 	if err := s.missing("m", ""); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("while files are read: %v", err)
@@ -290,7 +290,7 @@ func TestAModelWhoseFirstLoadHasJustBegunIsNotUnknown(t *testing.T) {
 // withModels returns a server whose table has a number of models, without versions.
 func withModels(n int) *Server {
 	s := New(nil, Options{})
-	s.Started()
+	s.MarkStarted()
 	table := map[string]serving{}
 	for i := range n {
 		table[fmt.Sprintf("model-%05d", i)] = serving{}

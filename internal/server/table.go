@@ -218,7 +218,7 @@ func (s *Server) publishLocked(name string, now serving) {
 
 // takeTurn waits for the caller's turn to change a model, and returns its entry, or nil if the
 // server is closing. The caller ends its turn by receiving from turn. If the entry is
-// removed in the meantime, take adds a new one.
+// removed in the meantime, takeTurn adds a new one.
 func (s *Server) takeTurn(name string) *model {
 	for {
 		s.mu.Lock()

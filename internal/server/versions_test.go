@@ -176,7 +176,7 @@ func TestAModelThatIsMissingAtStartupKeepsTheServerFromBeingReady(t *testing.T) 
 		if err := s.Load("m", "the test", versions(0, 1)); err == nil {
 			t.Error("a broken version was loaded")
 		}
-		s.Started()
+		s.MarkStarted()
 		if s.Ready() {
 			t.Error("the server is ready without a model that it should have")
 		}
@@ -189,7 +189,7 @@ func TestAModelThatIsMissingAtStartupKeepsTheServerFromBeingReady(t *testing.T) 
 
 func TestANameThatNoSourceHasIsForgotten(t *testing.T) {
 	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
-		s.Started()
+		s.MarkStarted()
 		absent := errors.New("there is no such model")
 		for range 2 {
 			if err := s.Load("m", "the test", func(context.Context, []*servable.Version) ([]servable.Source, error) { return nil, absent }); !errors.Is(err, absent) {
@@ -208,7 +208,7 @@ func TestANameThatNoSourceHasIsForgotten(t *testing.T) {
 
 func TestAPanicWhileAVersionIsOpenedLeavesNothingOpenOrLoading(t *testing.T) {
 	inBubble(t, &counting{panics: 2}, Options{}, func(t *testing.T, s *Server) {
-		s.Started()
+		s.MarkStarted()
 		if err := s.Load("m", "the test", versions(0, 1, 2)); infer.CodeOf(err) != infer.Internal || err == nil {
 			t.Errorf("%v, want an internal error", err)
 		}
@@ -226,7 +226,7 @@ func TestAPanicWhileAVersionIsOpenedLeavesNothingOpenOrLoading(t *testing.T) {
 
 func TestALoadThatFailsDoesNotKeepItsNameFromOtherSources(t *testing.T) {
 	inBubble(t, &counting{broken: 1}, Options{}, func(t *testing.T, s *Server) {
-		s.Started()
+		s.MarkStarted()
 		if err := s.Load("m", "another", versions(0, 1)); err == nil || s.Owner("m") != "" {
 			t.Errorf("%v; it belongs to %q", err, s.Owner("m"))
 		}

@@ -100,7 +100,7 @@ func startWithLog(t *testing.T, dialect mms.Dialect, change func(*mms.Settings),
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	held.Started()
+	held.MarkStarted()
 	a, b := httptest.NewServer(Inference(s, Options{Log: log})), httptest.NewServer(Management(s, Options{Log: log}))
 	f.infer, f.manage = a.URL, b.URL
 	t.Cleanup(func() {
