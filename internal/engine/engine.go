@@ -61,10 +61,10 @@ type DeviceSharer interface {
 	SharedDevice(cfg *modelconfig.Config) string
 }
 
-// A Releaser is an engine whose speed depends on the release of a library.
-type Releaser interface {
-	// Release returns the release. A model must have been loaded before.
-	Release() string
+// A LibraryVersioner is an engine whose speed depends on the version of a library.
+type LibraryVersioner interface {
+	// LibraryVersion returns that version. A model must have been loaded before.
+	LibraryVersion() string
 }
 
 // A Model is a loaded version of a model. Its instances share what they can, such as the

@@ -105,8 +105,8 @@ type Aborter interface {
 // ErrDied is in the error chain of a Run if the instance died during it, or was dead.
 var ErrDied = errors.New("the instance died")
 
-// A RetryPolicy is a model whose requests may have side effects. Other models may be run at
-// any time.
+// A RetryPolicy is a model whose requests may have side effects. Models without it may be retried
+// and measured.
 type RetryPolicy interface {
 	// Retries reports whether parts of a failed batch may be run again, to find the bad
 	// requests, and whether a batch whose instance died may be run again.

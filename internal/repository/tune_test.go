@@ -37,7 +37,7 @@ func (e *threaded) Load(ctx context.Context, src engine.Source) (engine.Model, e
 }
 
 func (*threaded) AnyThreads(*modelconfig.Config) bool { return true }
-func (*threaded) Release() string                     { return "7" }
+func (*threaded) LibraryVersion() string              { return "7" }
 
 // tuned starts a repository on two cores that finds out about its models, in fake
 // time.

@@ -295,8 +295,8 @@ func (t *tuner) identify(ctx context.Context) error {
 		return nil
 	}
 	name := cfg.Backend
-	if e, ok := t.v.runner.Engine.(engine.Releaser); ok {
-		name += " " + e.Release()
+	if e, ok := t.v.runner.Engine.(engine.LibraryVersioner); ok {
+		name += " " + e.LibraryVersion()
 	}
 	t.key, t.hasKey = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
 	key := t.key

@@ -66,10 +66,10 @@ type Engine struct {
 }
 
 var (
-	_ engine.Engine   = (*Engine)(nil)
-	_ engine.Sizer    = (*Engine)(nil)
-	_ engine.Threader = (*Engine)(nil)
-	_ engine.Releaser = (*Engine)(nil)
+	_ engine.Engine           = (*Engine)(nil)
+	_ engine.Sizer            = (*Engine)(nil)
+	_ engine.Threader         = (*Engine)(nil)
+	_ engine.LibraryVersioner = (*Engine)(nil)
 )
 
 // New returns an engine. The caller must close it, after all its models.
@@ -164,8 +164,8 @@ func (e *Engine) AnyThreads(cfg *modelconfig.Config) bool {
 	return !configured && e.opts.Threads == 0
 }
 
-// Release implements [engine.Releaser].
-func (e *Engine) Release() string {
+// LibraryVersion implements [engine.LibraryVersioner].
+func (e *Engine) LibraryVersion() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.runtime == nil {
