@@ -39,13 +39,12 @@ type Request struct {
 	// labels are class names by output. If Convert fails, it has released resp.
 	Convert func(resp *Response, batched bool, labels map[string][]string) error
 
-	// Caller is whom the request is made for. The server sets it if it authenticates its
+	// Caller is the client that the request is made for. The server sets it if it authenticates its
 	// clients; nil means unknown.
 	Caller *access.Caller
 
-	// Pinned are the versions of models that the request uses and, if the model is an ensemble, its
-	// steps: the server sets them for the steps of an ensemble, and only the server looks into
-	// them. Nil means the versions that serve when the request arrives.
+	// Pinned, if not nil, is the server's choice of versions for all steps of one request to an
+	// ensemble; only the server uses it. Nil means the versions that serve when the request arrives.
 	Pinned any
 
 	// Tenant and Weight are the caller's share of a queue; see batching.Item. The server sets
@@ -72,7 +71,7 @@ type Request struct {
 	// Waiter, if not nil, is called when the request waits for its model to be loaded.
 	Waiter Waiter
 
-	// Queued, if not nil, is called when the request has its place in the order of requests. It may
+	// Queued, if not nil, is called once the request has its place in the order of requests. It may
 	// not be called if the request fails before.
 	Queued func()
 

@@ -1,13 +1,14 @@
 // Package kserve has the parts that all protocol frontends of the KServe v2 inference
-// protocol share: the interfaces that a server or a gateway implements for them, the
-// encoding of requests and responses as JSON and in the binary tensor extension, and the
-// mapping of errors to status codes.
+// protocol share: the interfaces that a server implements for them, the encoding of requests
+// and responses as JSON and in the binary tensor extension, and the mapping of errors to
+// status codes.
 //
 // It also defines the limits of what a client may send, so that all protocols enforce the
 // same ones.
 //
-// It only reads and writes bytes in memory. Sockets, routes and methods belong to the
-// protocol packages below this one. It starts no goroutines and does not read the clock.
+// It works on bytes in memory, and starts no goroutines; the limits of time for HTTP bodies and
+// answers (progress.go) are all that reads the clock. Routes and methods belong to the
+// protocol packages, which import this one.
 //
 // Names and messages are Triton's where clients may depend on them. It deviates on purpose
 // in three places: invalid JSON is the client's error (400, where Triton returns 500), a

@@ -32,8 +32,8 @@ func (r *Repository) source(name string, with override) (*candidate, override, e
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.claimLocked(name)
-	if with.Config == "" && !m.sent && m.at == f.whole() {
-		with = m.with
+	if with.Config == "" && !m.hadFiles && m.onDisk == f.whole() {
+		with = m.override
 	}
 	if with.Config == "" && f.file != "" {
 		with.Config = r.opts.FileConfig

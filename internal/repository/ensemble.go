@@ -101,7 +101,7 @@ func (r *Repository) isEnsemble(name string) (is bool) {
 func (r *Repository) retryEnsemblesLocked(member string) {
 	for _, m := range r.models {
 		if slices.Contains(m.members, member) {
-			m.over.tried = 0
+			m.polled.tried = 0
 		}
 	}
 }

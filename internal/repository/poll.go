@@ -77,7 +77,7 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		case !m.wanted:
 			continue // it has not served, or was unloaded
 		}
-		switch m.over.judge(f != nil, now) {
+		switch m.polled.judge(f != nil, now) {
 		case leave:
 		case settle:
 			unsettled = true

@@ -103,12 +103,12 @@ type Repository struct {
 
 // A model is the state of a name.
 type model struct {
-	wanted bool        // it existed at startup or has served, and was not unloaded
-	asked  bool        // its load was asked for by its name, not only by that of an ensemble
-	over   pollState   // of the poll
-	with   override    // of the last load, without files: they are on disk, and may be large
-	sent   bool        // the last load had files
-	at     fingerprint // of the disk at the last load
+	wanted   bool        // it existed at startup or has served, and was not unloaded
+	asked    bool        // its load was asked for by its name, not only by that of an ensemble
+	polled   pollState   // what the last poll saw
+	override override    // that of the last load, without files: they are on disk, and may be large
+	hadFiles bool        // the last load had files
+	onDisk   fingerprint // of the files on disk at the last load
 
 	members []string // of an ensemble, when it was last loaded or could not be; kept in mode Poll
 
@@ -557,7 +557,7 @@ func (r *Repository) change(name string, with override) error {
 		// wrong object again.
 		if infer.CodeOf(err) == infer.Unavailable && !errors.Is(err, bucket.ErrChecksum) {
 			r.mu.Lock()
-			r.claimLocked(name).over.tried = 0
+			r.claimLocked(name).polled.tried = 0
 			r.mu.Unlock()
 		}
 		return refuse(err)
@@ -578,7 +578,7 @@ func (r *Repository) change(name string, with override) error {
 			return nil, unreached(err)
 		}
 		r.mu.Lock()
-		r.claimLocked(name).over = pollState{tried: at, seen: at}
+		r.claimLocked(name).polled = pollState{tried: at, seen: at}
 		r.mu.Unlock()
 		d, err := newDesired(f, with)
 		if err != nil {
@@ -601,7 +601,7 @@ func (r *Repository) change(name string, with override) error {
 	m.refusal = refusal
 	switch {
 	case err == nil:
-		m.wanted, m.with, m.sent, m.at = true, override{Config: with.Config}, len(with.Files) > 0, at
+		m.wanted, m.override, m.hadFiles, m.onDisk = true, override{Config: with.Config}, len(with.Files) > 0, at
 		if r.polls() && !slices.Equal(before, r.server.Versions(name)) {
 			r.retryEnsemblesLocked(name)
 		}

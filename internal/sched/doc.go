@@ -4,9 +4,11 @@
 // # Goroutines
 //
 // The scheduler starts one goroutine per instance and no others. There is no goroutine
-// that decides: the goroutine that submits a request steps the core, and so does an
-// instance's goroutine when it takes a batch. Whichever goroutine stepped the core carries
-// out the actions that the core returned. [New] starts the instances' goroutines and
+// that decides. Submit leaves the request's call in the intake, and the goroutine that holds
+// the lock reports it to the core: the one that submits it, if the lock is free. Instances'
+// goroutines step the core, too, and so do the pacer when a time has come, and the scheduler
+// of another model when it gives up a turn of the device. Whichever goroutine stepped the core
+// carries out the actions that the core returned. [New] starts the instances' goroutines and
 // [Scheduler.Close] waits for them.
 //
 // # Ownership

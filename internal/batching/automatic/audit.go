@@ -35,7 +35,7 @@ type audit struct {
 	since   batching.Time // from when on it is measured
 	took    batching.Time // how long the part before was measured
 	rows    float64
-	counted int     // batches that rows has
+	counted int     // batches that are counted in rows
 	costs   *costs  // those of the batch with which it began
 	peak    int     // their best size then
 	before  float64 // rows per nanosecond of the policy

@@ -145,14 +145,14 @@ type conn struct {
 
 	drain *Drain
 
-	deadlines sync.Mutex    // guards the following
-	active    bool          // a request has begun, and its answer has not ended
-	deadline  time.Time     // of reads; zero if there is none: if active, the body has arrived then
-	until     time.Time     // when the body must have arrived; zero if the server does not stop
-	isNew     bool          // no request has begun: the times for the first one count from its first byte
-	since     time.Time     // when it began, or a deadline was set while it was silent
-	first     time.Time     // that deadline
-	late      time.Duration // how long after since the first byte came
+	deadlines      sync.Mutex    // guards the following
+	active         bool          // a request has begun, and its answer has not ended
+	deadline       time.Time     // of reads; zero if there is none: if active, the body has arrived then
+	until          time.Time     // when the body must have arrived; zero if the server does not stop
+	isNew          bool          // no request has begun: the times for the first one count from its first byte
+	armedAt        time.Time     // when the connection began, or a deadline was set before the first byte of a request
+	armed          time.Time     // that deadline, which moves when the first byte arrives; zero if none was set
+	firstByteAfter time.Duration // from armedAt to the first byte
 
 	silent atomic.Bool   // a request may come, and nothing of it has arrived; written with deadlines
 	idle   time.Duration // how long a new connection may be silent; negative means without limit
@@ -171,7 +171,7 @@ func (c *conn) Closing() bool { return c != nil && c.drain.Begun() }
 func (c *conn) begin(plain bool) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
-	c.isNew, c.since = c.idle != 0, time.Now()
+	c.isNew, c.armedAt = c.idle != 0, time.Now()
 	c.silent.Store(c.isNew && plain)
 }
 
@@ -223,15 +223,15 @@ func (c *conn) fromFirstByte(t time.Time) time.Time {
 	switch {
 	case t.IsZero(): // a TLS handshake has ended
 		c.silent.Store(true)
-		c.since, c.first, c.late = now, t, 0
-	case c.silent.Load() && c.first.IsZero():
-		c.since, c.first = now, t
+		c.armedAt, c.armed, c.firstByteAfter = now, t, 0
+	case c.silent.Load() && c.armed.IsZero():
+		c.armedAt, c.armed = now, t
 		if c.idle < 0 {
 			return time.Time{}
 		}
 		return now.Add(c.idle)
 	default: // for the handshake, or after the header
-		return t.Add(c.late)
+		return t.Add(c.firstByteAfter)
 	}
 	return t
 }
@@ -250,9 +250,9 @@ func (c *conn) speaks() {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	c.silent.Store(false)
-	c.late = time.Since(c.since)
-	if c.isNew && !c.first.IsZero() {
-		c.deadline = c.first.Add(c.late)
+	c.firstByteAfter = time.Since(c.armedAt)
+	if c.isNew && !c.armed.IsZero() {
+		c.deadline = c.armed.Add(c.firstByteAfter)
 		_ = c.TCPConn.SetReadDeadline(c.deadline) // fails only if the connection is closed
 	}
 }

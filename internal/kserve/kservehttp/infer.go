@@ -36,8 +36,8 @@ func (h *handler) beginTrace(r *http.Request) *trace.Root {
 	return h.opts.Tracer.Begin("http", model, traceparent, tracestate)
 }
 
-// run is infer for a request whose trace is of; nil if it is not traced.
-func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request) error {
+// run decodes, runs and answers an inference. traced is its trace, or nil.
+func (h *handler) run(w http.ResponseWriter, r *http.Request, traced *trace.Request) error {
 	charge := h.opts.Budget.OpenModel(r.PathValue("model"))
 	defer charge.Close() // when the response has been sent
 	req, err := h.decode(w, r, &charge)
@@ -45,7 +45,7 @@ func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request)
 		return err
 	}
 	defer req.Memory.Release()
-	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), of
+	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), traced
 	if err := h.checkRaw(r.Context(), req); err != nil {
 		return err
 	}
