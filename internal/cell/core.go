@@ -20,6 +20,7 @@ const (
 	settleFor   = 10 * time.Second       // the first plan waits this long for nodes that have not answered
 	goneAfter   = 3 * time.Second        // a node is gone this long after the first poll that failed; a silent one after 5 to 10 s
 	retryAfter  = 30 * time.Second       // before a failed order is repeated
+	avoidFor    = 10 * time.Minute       // other nodes are preferred to one that could not load a model
 	reflectFor  = 10 * time.Second       // a page must show what was ordered within this time
 	keepFor     = time.Minute            // nothing is unloaded this long after a start without a plan
 )
@@ -128,6 +129,7 @@ type member struct {
 	reason  string
 	gone    bool
 	pending map[string]*pending // by model
+	avoided map[string]Time     // by model that it could not load: until when other nodes are preferred
 }
 
 type target struct{ node, model string }
@@ -221,7 +223,7 @@ func (c *Core) configure(w Wanted, a *Actions) {
 	c.configured = cmp.Or(c.configured, c.now)
 	kept := make(map[string]*member, len(w.Nodes))
 	for _, n := range w.Nodes {
-		m := cmp.Or(c.nodes[n.Name], &member{pending: map[string]*pending{}})
+		m := cmp.Or(c.nodes[n.Name], &member{pending: map[string]*pending{}, avoided: map[string]Time{}})
 		m.Node, kept[n.Name] = n, m
 	}
 	c.nodes = kept
@@ -253,6 +255,9 @@ func (c *Core) report(e Reported, a *Actions) {
 	m.page, c.planDirty = e.Page, true
 	for i := range e.Page.Models {
 		c.learn(m.Name, &e.Page.Models[i])
+		if e.Page.Models[i].State == ready {
+			delete(m.avoided, e.Page.Models[i].Name)
+		}
 	}
 	maps.DeleteFunc(m.pending, func(_ string, p *pending) bool { return p.carried && p.failed == "" })
 }
@@ -339,6 +344,9 @@ func (c *Core) carry(e Carried, a *Actions) {
 	case e.Failed != "":
 		p.until = c.now + retryAfter
 		c.failures++
+		if !p.unload {
+			m.avoided[model], c.planDirty = c.now+avoidFor, true
+		}
 		a.Log = append(a.Log, fmt.Sprintf("node %s could not %s %s: %s", m.Name, e.Order.Verb(), model, e.Failed))
 	case m.page != nil && holds(m.page, model) != e.Order.Unload:
 		delete(m.pending, model) // the page came first
@@ -352,12 +360,15 @@ func (c *Core) expire(a *Actions) {
 			if p.carried && p.until <= c.now {
 				delete(m.pending, model)
 				c.routeDirty[model], c.stepDirty = struct{}{}, true
+				c.planDirty = c.planDirty || p.failed != "" // before it is repeated, another node may have the turn
 			}
 		}
+		maps.DeleteFunc(m.avoided, func(_ string, until Time) bool { return until <= c.now })
 		if m.failing != 0 && !m.gone && m.failing+goneAfter <= c.now {
 			m.gone, c.planDirty = true, true
 			c.touch(m.page, nil)
 			clear(m.pending)
+			clear(m.avoided)
 			a.Log = append(a.Log, fmt.Sprintf("node %s is gone: %s", m.Name, m.reason))
 		}
 	}

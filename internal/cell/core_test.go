@@ -791,3 +791,85 @@ func TestARestartWhileAThirdOfTheNodesIsUnreachableKeepsTheirRoutes(t *testing.T
 		t.Errorf("after ten minutes m is active on %v, and %v are lost", got, lost)
 	}
 }
+
+// fail answers all orders with an error, and returns the nodes that they were for.
+func (w *world) fail() (nodes []string) {
+	orders := w.orders
+	w.orders = nil
+	for _, o := range orders {
+		nodes = append(nodes, o.Node.Name)
+		w.step(Carried{Order: o, Failed: "no space left on device"})
+	}
+	return nodes
+}
+
+func TestACopyMovesAwayFromANodeThatCannotLoadIt(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.pages["a"].Zone, w.pages["b"].Zone = "", ""
+	w.configure(Model{Name: "m", Copies: 1})
+	w.reportAll()
+	w.pass(time.Second)
+	full := w.fail()[0]
+	w.pass(2 * time.Second)
+	if got := w.ordered(); len(got) != 1 || strings.HasSuffix(got[0], full) {
+		t.Fatalf("after the load failed on %s: %v, want a load on the other node", full, got)
+	}
+	w.obey()
+	w.pass(routeEvery)
+	before := w.active("m")
+	w.pass(2 * avoidFor)
+	if got := w.active("m"); len(w.orders) != 0 || len(got) != 1 || got[0] == full || !slices.Equal(got, before) {
+		t.Errorf("it comes back: %v, and m is active on %v", w.ordered(), got)
+	}
+}
+
+// It is the model, and not the nodes: it must not visit them all the time.
+func TestAModelThatNoNodeCanLoadIsTriedAsSlowlyAsBefore(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	w := newWorld(t, Options{}, names...)
+	w.configure(Model{Name: "m", Copies: 1})
+	w.reportAll()
+	tries := map[string]int{}
+	try := func(d time.Duration) (all int) {
+		for range d / time.Second {
+			w.pass(time.Second)
+			for _, name := range w.fail() {
+				tries[name]++
+				all++
+			}
+		}
+		return all
+	}
+	try(5 * time.Minute)
+	if len(tries) != len(names) {
+		t.Errorf("it was tried on %v, want all nodes", tries)
+	}
+	version := w.core.version
+	if n := try(10 * time.Minute); n > 60 {
+		t.Errorf("it was tried %d times in ten minutes", n)
+	}
+	if n := w.core.version - version; n > 20 {
+		t.Errorf("%d plans in ten minutes", n)
+	}
+}
+
+func TestTheHomeOfAModelIsANodeThatCanLoadIt(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.configure(Model{Name: "cold"})
+	w.reportAll()
+	w.pass(time.Second)
+	home := w.active("cold")[0]
+	w.pages[home].Models = []node.Model{{Name: "cold", Version: "1", State: unavailable, Reason: "no space left on device"}}
+	w.report(home)
+	w.pass(2 * time.Second)
+	other := w.active("cold")[0]
+	if other == home || !w.routes["cold"].Home {
+		t.Fatalf("the home is %s, which cannot load it", other)
+	}
+	w.pages[other].Models = []node.Model{{Name: "cold", Version: "1", State: unavailable, Reason: "it is damaged"}}
+	w.report(other)
+	w.pass(2 * time.Second)
+	if got := w.active("cold")[0]; got != home {
+		t.Errorf("no node can load it, and its home is %s, want the first by rank, %s", got, home)
+	}
+}

@@ -13,8 +13,9 @@ import (
 
 // States of models, as pages have them.
 const (
-	ready   = "READY"
-	loading = "LOADING"
+	ready       = "READY"
+	loading     = "LOADING"
+	unavailable = "UNAVAILABLE" // it could not be loaded: pages leave out what was unloaded
 )
 
 const never = Time(math.MaxInt64)
@@ -65,7 +66,13 @@ func (c *Core) placed(all bool, only map[string]struct{}) (nodes []placement.Nod
 		n := placement.Node{Name: m.Name, Zone: m.page.Zone, Bytes: cmp.Or(m.page.Memory, math.MaxInt64/2), Draining: m.page.Draining}
 		for i := range m.page.Models { // ordered by name: versions of one model are neighbours
 			model := &m.page.Models[i]
-			if _, concerned := only[model.Name]; only != nil && !concerned || !present(model.State) {
+			if _, concerned := only[model.Name]; only != nil && !concerned {
+				continue
+			}
+			if model.State == unavailable {
+				n.Avoided = append(n.Avoided, model.Name)
+			}
+			if !present(model.State) {
 				continue
 			}
 			if last := len(n.Copies) - 1; last < 0 || n.Copies[last].Model != model.Name {
@@ -98,6 +105,13 @@ func (c *Core) expect(m *member, n *placement.Node) {
 		}
 	}
 	slices.SortFunc(n.Copies, func(a, b placement.Loaded) int { return strings.Compare(a.Model, b.Model) })
+	for model := range m.avoided {
+		n.Avoided = append(n.Avoided, model)
+	}
+	slices.Sort(n.Avoided)
+	n.Avoided = slices.DeleteFunc(slices.Compact(n.Avoided), func(model string) bool { // it holds another version, or tries again
+		return slices.ContainsFunc(n.Copies, func(l placement.Loaded) bool { return l.Model == model })
+	})
 }
 
 // models returns the wanted models with what the nodes reported about them.

@@ -102,7 +102,7 @@ func (b *builder) keepsZones(from, to int32) bool {
 // move moves the copy of a model at the full node to one whose device has the time.
 func (b *builder) move(m int, full int32) bool {
 	n := b.choose(m, true, classes)
-	if n < 0 || !b.fits(n, b.share[m]) || !b.keepsZones(full, n) {
+	if n < 0 || b.avoids(m, n) || !b.fits(n, b.share[m]) || !b.keepsZones(full, n) {
 		return false
 	}
 	b.update(m, func(places []place) []place {

@@ -142,13 +142,22 @@ func (c *candidate) better(o *candidate) bool {
 
 // choose returns the best node for one more copy of a model; -1 if none has the memory.
 // Memory of copies above the class below counts as free: pass classes to displace nothing.
-// Nodes in the zones with the fewest copies are best, so that the others are looked at only if
-// none of these has the memory.
+// A node that could not load the model is chosen only if no other one has the memory.
 func (b *builder) choose(m int, active bool, below class) int32 {
+	b.countZones(b.places[m])
+	n := b.chooseByZone(m, active, below, false)
+	if n < 0 && b.avoided != nil && len(b.avoided[m]) > 0 {
+		n = b.chooseByZone(m, active, below, true)
+	}
+	return n
+}
+
+// chooseByZone uses the counts of countZones. Nodes in the zones with the fewest copies are best,
+// so that the others are looked at only if none of these has the memory.
+func (b *builder) chooseByZone(m int, active bool, below class, avoided bool) int32 {
 	if b.models[m].Bytes > b.roomiest(below) {
 		return -1
 	}
-	b.countZones(b.places[m])
 	copies := func(zone int32) int { // first the active ones, if the copy is active
 		if active {
 			return b.inZone[zone] + len(b.nodes)*b.active[zone]
@@ -162,7 +171,7 @@ func (b *builder) choose(m int, active bool, below class) int32 {
 		if best.node >= 0 && copies(zone) > copies(b.byCopies[i-1]) {
 			break
 		}
-		b.search(&best, zone, m, active, below)
+		b.search(&best, zone, m, active, below, avoided)
 	}
 	if best.node < 0 {
 		b.measureRoom(below) // it was less than supposed
@@ -182,14 +191,20 @@ func (b *builder) mark(m int) {
 	for _, n := range b.holders[m] {
 		b.marks[n].holds = true
 	}
+	if b.avoided != nil {
+		for _, n := range b.avoided[m] {
+			b.marks[n].avoided = true
+		}
+	}
 }
 
-// search looks for a better candidate among the nodes of a zone.
-func (b *builder) search(best *candidate, zone int32, m int, active bool, below class) {
+// search looks for a better candidate among the nodes of a zone, without those that could not load
+// the model unless avoided is true.
+func (b *builder) search(best *candidate, zone int32, m int, active bool, below class, avoided bool) {
 	bytes, share, hash := b.models[m].Bytes, b.share[m], b.hashes[m]
 	for _, n := range b.inZones[zone] {
 		s := &b.states[n]
-		if b.marks[n].placed || s.draining || s.room(below) < bytes {
+		if b.marks[n].placed || b.marks[n].avoided && !avoided || s.draining || s.room(below) < bytes {
 			continue
 		}
 		c := candidate{node: n, rank: rank(s.hash, hash), fits: true, mark: b.marks[n]}

@@ -16,6 +16,9 @@ const (
 // fill places the copies that are missing, those that matter most first.
 func (b *builder) fill() {
 	b.listMissing()
+	for m := range b.avoided {
+		b.leaveFailed(m)
+	}
 	for c := range b.queue {
 		for i := 0; i < len(b.queue[c]); i++ { // displaced copies are appended
 			b.add(int(b.queue[c][i]))

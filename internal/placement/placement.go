@@ -18,7 +18,8 @@ type Node struct {
 	Draining bool     // it will leave: its copies move to other nodes
 	Copies   []Loaded // the models that it holds or loads
 	Cached   []string // digests of model files on its disk
-	Failed   []string // models that it could not load a moment ago
+	Failed   []string // models that it could not load a moment ago: it does not try again yet
+	Avoided  []string // models that it could not load, of which other nodes should have the copies
 }
 
 // A Loaded is a model on a node.

@@ -13,13 +13,15 @@ const (
 	vanishedDivisor = 3                // a plan freezes if at least this part of the nodes vanishes at once
 	vanishedFor     = 10 * time.Second // at once is within this time: nodes are noticed one by one
 	frozenFor       = 10 * time.Minute
+
+	manyFailed = 3 // a model that this many nodes could not load a moment ago does not go to others yet
 )
 
 // Plan returns the next plan. previous may be nil: then the plan is rebuilt from what the
 // nodes hold. The arguments are not changed.
 //
-// Copies stay where they are unless they are surplus, their node drains or is gone, their
-// node's device is overloaded, or a copy that matters more needs their memory.
+// Copies stay where they are unless they are surplus, their node drains, is gone or could not
+// load them, their node's device is overloaded, or a copy that matters more needs their memory.
 func (c Config) Plan(previous *Plan, nodes []Node, models []Model, now Time) *Plan {
 	nodes = byName(nodes, func(n *Node) string { return n.Name })
 	models = byName(models, func(m *Model) string { return m.Name })
@@ -103,6 +105,8 @@ type builder struct {
 	changed     bool               // a copy was placed, or got another role
 	cached      map[string][]int32 // nodes by the digest of files on their disks
 	holders     [][]int32          // by model: nodes that hold or load it
+	avoided     [][]int32          // by model: nodes that could not load it; nil if all could load all
+	failed      []int              // by model: nodes that could not load it a moment ago; nil as well
 	marks       []mark             // scratch: by node
 	inZone      []int              // scratch: copies of a model by zone
 	active      []int              // scratch: active copies of a model by zone
@@ -112,7 +116,7 @@ type builder struct {
 
 // A mark is what a node has of one model.
 type mark struct {
-	placed, holds, files bool // a place, a copy in memory, the files
+	placed, holds, files, avoided bool // a place, a copy in memory, the files, or a load that failed
 }
 
 // A place is a copy at a node.
@@ -215,6 +219,7 @@ func (b *builder) keep() {
 	b.mean = float64(busy) / max(speed, 1)
 	b.holders = make([][]int32, len(b.models))
 	b.eachHeld(func(m, n int, _ *Loaded) { b.holders[m] = append(b.holders[m], int32(n)) })
+	b.noteFailures()
 	// Copies are added in the order of their class, so that memory that has become short is
 	// left to those that matter most.
 	for m := range b.models {
@@ -334,13 +339,15 @@ func (b *builder) plan(now Time) *Plan {
 	return p
 }
 
-// home returns the node that loads the model when a client asks for it.
+// home returns the node that loads the model when a client asks for it: one that could load it,
+// unless none could.
 func (b *builder) home(m int) (name string) {
-	best := uint64(0)
+	best, avoided := uint64(0), true
 	for n := range b.nodes {
 		fits := !b.nodes[n].Draining && b.models[m].Bytes <= b.nodes[n].Bytes
-		if r := rank(b.states[n].hash, b.hashes[m]); fits && (name == "" || r > best) {
-			name, best = b.nodes[n].Name, r
+		r, avoid := rank(b.states[n].hash, b.hashes[m]), b.avoids(m, int32(n))
+		if better := avoided && !avoid || avoided == avoid && r > best; fits && (name == "" || better) {
+			name, best, avoided = b.nodes[n].Name, r, avoid
 		}
 	}
 	return name

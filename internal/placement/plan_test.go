@@ -450,3 +450,47 @@ func TestCopiesThatMatterMoreDisplaceOthers(t *testing.T) {
 		t.Errorf("%d idle models have a copy, want the 3 that there is room for", left)
 	}
 }
+
+func TestACopyLeavesANodeThatCouldNotLoadIt(t *testing.T) {
+	m := model("m", 0)
+	m.Copies = 1
+	cold := model("cold", 0)
+	for name, c := range map[string]struct {
+		bytes          []int64    // of the nodes
+		avoided        [][]string // of the nodes
+		failed         [][]string
+		from, to       string
+		coldAt, coldTo string
+	}{
+		"to another one":                     {[]int64{10, 10}, [][]string{{"m"}, nil}, nil, "a0", "b0", "", ""},
+		"but not if the others have no room": {[]int64{10, 5}, [][]string{{"m"}, nil}, nil, "a0", "a0", "", ""},
+		"but not if they could not either":   {[]int64{10, 10}, [][]string{{"m"}, {"m"}}, nil, "a0", "a0", "", ""},
+		"in place of one that is not in use": {[]int64{10, 10}, [][]string{{"m"}, nil}, nil, "a0", "b0", "b0", "a0"},
+		"unless many could not a moment ago": {[]int64{10, 10, 10, 10}, [][]string{{"m"}, {"m"}, {"m"}, nil}, [][]string{{"m"}, {"m"}, {"m"}, nil}, "a0", "a0", "", ""},
+		"but stays where no copy has failed": {[]int64{10, 10}, [][]string{{"other"}, {"m"}}, nil, "a0", "a0", "", ""},
+		"of four, to the one that is left":   {[]int64{10, 10, 10, 10}, [][]string{{"m"}, {"m"}, {"m"}, nil}, [][]string{{"m"}, nil, nil, nil}, "a0", "a1", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := nodes(len(c.bytes), 0)
+			for i := range all {
+				all[i].Zone, all[i].Bytes, all[i].Avoided = "", c.bytes[i], c.avoided[i]
+				if c.failed != nil {
+					all[i].Failed = c.failed[i]
+				}
+			}
+			previous := &Plan{Models: []Placement{{Model: "m", Active: 1, InUse: true, Copies: []Copy{{c.from, true}}}}}
+			models := []Model{m}
+			if c.coldAt != "" {
+				previous.Models = append([]Placement{{Model: "cold", Active: 1, Copies: []Copy{{c.coldAt, true}}}}, previous.Models...)
+				models = []Model{cold, m}
+			}
+			p := Config{}.Plan(previous, all, models, 0)
+			if got := p.Find("m").Copies; !slices.Equal(got, []Copy{{c.to, true}}) {
+				t.Errorf("its copies are %v, want one on %s", got, c.to)
+			}
+			if c.coldAt != "" && !slices.Equal(p.Find("cold").Copies, []Copy{{c.coldTo, true}}) {
+				t.Errorf("the model that is not in use is at %v, want %s", p.Find("cold").Copies, c.coldTo)
+			}
+		})
+	}
+}

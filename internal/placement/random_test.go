@@ -117,6 +117,7 @@ func (w *randomWorld) change() {
 	if w.chance.IntN(4) == 0 {
 		w.all[w.chance.IntN(len(w.all))].Bytes = 20 + w.chance.Int64N(100)
 	}
+	w.fail()
 	switch w.chance.IntN(8) {
 	case 0:
 		lose := 1 + w.chance.IntN(len(w.all))
@@ -135,6 +136,24 @@ func (w *randomWorld) change() {
 	case 2:
 		i := w.chance.IntN(len(w.all))
 		w.all[i].Draining = !w.all[i].Draining
+	}
+}
+
+// fail has nodes fail to load models at random, and forget that they did.
+func (w *randomWorld) fail() {
+	for i := range w.all {
+		n := &w.all[i]
+		if n.Failed = nil; w.chance.IntN(4) == 0 {
+			n.Avoided = nil
+		}
+		if w.chance.IntN(4) > 0 {
+			continue
+		}
+		for _, m := range w.models {
+			if find(n.Copies, m.Name, func(l *Loaded) string { return l.Model }) == nil && !slices.Contains(n.Avoided, m.Name) && w.chance.IntN(4) == 0 {
+				n.Avoided, n.Failed = append(n.Avoided, m.Name), append(n.Failed, m.Name)
+			}
+		}
 	}
 }
 
@@ -250,6 +269,11 @@ func (w *randomWorld) checkPlan() {
 	for i, p := range w.plan.Models {
 		m := &w.models[i]
 		active := 0
+		if n := w.node(p.Home); n != nil && slices.Contains(n.Avoided, p.Model) && slices.ContainsFunc(w.all, func(o Node) bool {
+			return !o.Draining && o.Bytes >= m.Bytes && !slices.Contains(o.Avoided, p.Model)
+		}) {
+			w.t.Errorf("the home of %s is %s, which could not load it", p.Model, p.Home)
+		}
 		for j, c := range p.Copies {
 			used[c.Node] += m.Bytes
 			active += btoi(c.Active)
@@ -280,6 +304,7 @@ func (w *randomWorld) apply(s Step) {
 	n := w.node(s.Node)
 	if !s.Unload {
 		m := find(w.models, s.Model, func(m *Model) string { return m.Name })
+		n.Avoided = slices.DeleteFunc(n.Avoided, func(name string) bool { return name == s.Model })
 		n.Copies = append(n.Copies, Loaded{Model: s.Model, Bytes: m.Bytes})
 		used, loading := int64(0), 0
 		for _, c := range n.Copies {

@@ -31,10 +31,7 @@ func (b *builder) rebuild() *Plan {
 
 // eachHeld calls do for each wanted model that a node holds or loads, in the order of the nodes.
 func (b *builder) eachHeld(do func(m, n int, c *Loaded)) {
-	index := make(map[string]int, len(b.models))
-	for i := range b.models {
-		index[b.models[i].Name] = i
-	}
+	index := b.index()
 	for n := range b.nodes {
 		for i := range b.nodes[n].Copies {
 			if m, wanted := index[b.nodes[n].Copies[i].Model]; wanted {
@@ -42,4 +39,13 @@ func (b *builder) eachHeld(do func(m, n int, c *Loaded)) {
 			}
 		}
 	}
+}
+
+// index returns the indexes of the models by name.
+func (b *builder) index() map[string]int {
+	index := make(map[string]int, len(b.models))
+	for i := range b.models {
+		index[b.models[i].Name] = i
+	}
+	return index
 }
