@@ -75,6 +75,7 @@ type Actions struct {
 	Routes  []Route  // that changed; without active nodes if there is none to send requests to
 	Removed []string // models that have no route any more
 	Measure []Measure
+	Poll    []Node // all nodes to ask for pages; nil if they have not changed
 	Save    *State // to keep on disk; nil if it has not changed
 	Fence   bool   // it must be on disk before orders are sent, because of their epoch
 	Log     []string
@@ -128,6 +129,7 @@ type member struct {
 	failing Time // since when it does not answer; 0 if it does
 	reason  string
 	gone    bool
+	hidden  bool                // its name has other addresses now; see keepHidden
 	pending map[string]*pending // by model
 	avoided map[string]Time     // by model that it could not load: until when other nodes are preferred
 }
@@ -202,6 +204,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 		}
 	}
 	c.expire(a)
+	c.dropHidden(a)
 	c.settle()
 	if c.planDue() <= c.now {
 		c.replan(a)
@@ -224,16 +227,59 @@ func (c *Core) configure(w Wanted, a *Actions) {
 	kept := make(map[string]*member, len(w.Nodes))
 	for _, n := range w.Nodes {
 		m := cmp.Or(c.nodes[n.Name], &member{pending: map[string]*pending{}, avoided: map[string]Time{}})
-		m.Node, kept[n.Name] = n, m
+		m.Node, m.hidden, kept[n.Name] = n, false, m
 	}
-	c.nodes = kept
-	if c.plan != nil { // nodes that an operator removed have not vanished
-		p := *c.plan
-		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(name string) bool { return kept[name] == nil })
-		c.plan = &p
-	}
+	c.keepHidden(kept, a)
+	c.nodes, a.Poll = kept, c.wanted.Nodes
+	c.forgetRemoved()
 	c.reconcileRollouts(a)
 	c.planDirty, c.routeAll = true, true
+}
+
+// keepHidden keeps the nodes that were found by a name which other nodes still have: an answer may
+// lack addresses of nodes that are well. The nodes of a name that is not wanted any more, and those
+// that an operator has named, are not kept.
+func (c *Core) keepHidden(kept map[string]*member, a *Actions) {
+	names := map[string]bool{"": false}
+	for _, n := range c.wanted.Nodes {
+		names[n.DNS] = n.DNS != ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		m := c.nodes[name]
+		if kept[name] != nil || m.page == nil || !names[m.DNS] {
+			continue
+		}
+		if !m.hidden {
+			a.Log = append(a.Log, fmt.Sprintf("%s does not have the address of node %s any more, which stays while it answers", m.DNS, name))
+		}
+		m.hidden, kept[name] = true, m
+		c.wanted.Nodes = append(c.wanted.Nodes, m.Node)
+	}
+	c.wanted.sort()
+}
+
+// dropHidden drops nodes that their name does not have and that do not answer either. Until the plan
+// has decided that no mass failure is the reason, they count as nodes that vanished, unless they said
+// that they would leave.
+func (c *Core) dropHidden(a *Actions) {
+	for name, m := range c.nodes {
+		if !m.hidden || !m.gone || !m.page.Draining && c.plan != nil && slices.Contains(c.plan.Nodes, name) {
+			continue
+		}
+		delete(c.nodes, name)
+		c.wanted.Nodes = slices.DeleteFunc(slices.Clone(c.wanted.Nodes), func(n Node) bool { return n.Name == name })
+		c.forgetRemoved()
+		c.planDirty, c.routeAll, a.Poll = true, true, c.wanted.Nodes
+	}
+}
+
+// forgetRemoved has the plan forget nodes that are not wanted any more: they have not vanished.
+func (c *Core) forgetRemoved() {
+	if c.plan != nil {
+		p := *c.plan
+		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(name string) bool { return c.nodes[name] == nil })
+		c.plan = &p
+	}
 }
 
 func (c *Core) report(e Reported, a *Actions) {

@@ -25,6 +25,7 @@ type world struct {
 	pages    map[string]*node.Page
 	orders   []Order
 	measures []Measure
+	polled   []Node
 	routes   map[string]Route
 	saved    *State
 	log      []string
@@ -51,6 +52,9 @@ func (w *world) step(e Event) {
 	a := w.core.Step(w.now, e)
 	w.orders = append(w.orders, a.Orders...)
 	w.measures = append(w.measures, a.Measure...)
+	if a.Poll != nil {
+		w.polled = a.Poll
+	}
 	for _, r := range a.Routes {
 		w.routes[r.Model] = r
 	}
@@ -871,5 +875,92 @@ func TestTheHomeOfAModelIsANodeThatCanLoadIt(t *testing.T) {
 	w.pass(2 * time.Second)
 	if got := w.active("cold")[0]; got != home {
 		t.Errorf("no node can load it, and its home is %s, want the first by rank, %s", got, home)
+	}
+}
+
+// found configures nodes that a name has.
+func (w *world) found(dns string, nodes []string, models ...Model) {
+	wanted := Wanted{Models: models}
+	for _, name := range nodes {
+		wanted.Nodes = append(wanted.Nodes, Node{Name: name, HTTP: name + ":8000", DNS: dns})
+	}
+	w.step(Configured{wanted})
+}
+
+func (w *world) polls() (names []string) {
+	for _, n := range w.polled {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+// foundWorld returns a cell of four nodes that were found by a name, of which only one is left in it.
+func foundWorld(t *testing.T) (w *world, m Model) {
+	w, m = newWorld(t, Options{}, "a", "b", "c", "d"), Model{Name: "m", Copies: 3}
+	w.found("nodes.example.org", []string{"a", "b", "c", "d"}, m)
+	w.reportAll()
+	w.settle()
+	before := w.routes["m"]
+	w.found("nodes.example.org", []string{"d"}, m)
+	w.pass(time.Minute)
+	if got := w.routes["m"]; !got.equal(&before) || len(w.orders) != 0 {
+		t.Fatalf("route %+v, and before %+v; ordered %v", got, before, w.ordered())
+	}
+	if got := w.polls(); len(got) != 4 {
+		t.Fatalf("%v are polled", got)
+	}
+	return w, m
+}
+
+func TestNodesThatLeaveDNSAndAnswerKeepTheirRoutes(t *testing.T) {
+	w, m := foundWorld(t)
+	w.step(Unreachable{"a", "connection refused"})
+	w.pass(time.Minute)
+	if got := w.polls(); !slices.Equal(got, []string{"b", "c", "d"}) || slices.Contains(w.core.plan.Nodes, "a") {
+		t.Errorf("%v are polled after a does not answer either", got)
+	}
+	w.found("nodes.example.org", []string{"a", "b", "c", "d"}, m)
+	w.report("a")
+	w.pass(time.Second)
+	if got := w.polls(); len(got) != 4 || w.core.nodes["b"].hidden {
+		t.Errorf("%v are polled after the name has all nodes again", got)
+	}
+}
+
+func TestNodesThatLeaveDNSAndVanishTogetherFreezeThePlan(t *testing.T) {
+	w, _ := foundWorld(t)
+	before := w.routes["m"]
+	for _, name := range []string{"a", "b", "c"} {
+		w.step(Unreachable{name, "timeout"})
+	}
+	w.pass(time.Minute)
+	if got := w.routes["m"]; !got.equal(&before) || w.core.plan.Frozen == "" || len(w.orders) != 0 {
+		t.Errorf("route %+v, and before %+v; ordered %v", got, before, w.ordered())
+	}
+	w.pass(frozen)
+	if got := w.polls(); !slices.Equal(got, []string{"d"}) {
+		t.Errorf("after ten minutes %v are polled", got)
+	}
+}
+
+// They said that they would leave: as when a service is made smaller.
+func TestNodesThatDrainAndLeaveDNSHaveNotVanished(t *testing.T) {
+	w, _ := foundWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.pages[name].Draining = true
+		w.report(name)
+		w.step(Unreachable{name, "connection refused"})
+	}
+	w.pass(5 * time.Second)
+	if got := w.polls(); !slices.Equal(got, []string{"d"}) || w.core.plan.Frozen != "" {
+		t.Errorf("%v are polled, frozen %q", got, w.core.plan.Frozen)
+	}
+}
+
+func TestNodesThatAnOperatorRemovesAreRemoved(t *testing.T) {
+	w, m := foundWorld(t)
+	w.found("others.example.org", []string{"x"}, m)
+	if got := w.polls(); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("%v are polled after another name took the place of theirs", got)
 	}
 }

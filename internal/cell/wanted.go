@@ -23,6 +23,7 @@ type Node struct {
 	Name string `json:"name"`
 	HTTP string `json:"http"`           // host:port
 	GRPC string `json:"grpc,omitempty"` // host:port; empty means that it has no such port
+	DNS  string `json:"-"`              // the name that has its address; empty if an operator named it
 }
 
 // A Model is one that must be served.

@@ -130,7 +130,7 @@ tenants:
 	if !reflect.DeepEqual(w.Models, []cell.Model{{Name: "a"}, {Name: "b", Tenant: "vision", Objective: 50 * time.Millisecond, Copies: 2, Split: []cell.Share{{Version: "1", Percent: 99}, {Version: "2", Percent: 1}}}}) {
 		t.Errorf("models %+v", w.Models)
 	}
-	if w.Nodes[0] != (cell.Node{Name: "a", HTTP: "10.0.0.1:8000", GRPC: "10.0.0.1:8001"}) || !strings.HasSuffix(w.Nodes[1].HTTP, ":9000") {
+	if w.Nodes[0] != (cell.Node{Name: "a", HTTP: "10.0.0.1:8000", GRPC: "10.0.0.1:8001"}) || !strings.HasSuffix(w.Nodes[1].HTTP, ":9000") || w.Nodes[1].DNS != "localhost" {
 		t.Errorf("nodes %+v", w.Nodes)
 	}
 	if q := w.Quotas["vision"]; q.Copies != 4 || q.Bytes != 1<<30 || q.Device != 1.5 {

@@ -167,7 +167,7 @@ func (c *contents) resolve(ctx context.Context) (all []cell.Node, err error) {
 			return nil, err
 		}
 		for _, host := range oneFamily(hosts) {
-			node := cell.Node{Name: host, HTTP: net.JoinHostPort(host, n.HTTP)}
+			node := cell.Node{Name: host, HTTP: net.JoinHostPort(host, n.HTTP), DNS: n.DNS}
 			if n.GRPC != "" {
 				node.GRPC = net.JoinHostPort(host, n.GRPC)
 			}

@@ -150,8 +150,8 @@ func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
 	for _, o := range a.Orders {
 		c.tasks.Go(func() { c.send(ctx, c.carryOut(ctx, o)) })
 	}
-	if configured, ok := e.(cell.Configured); ok {
-		c.pollNodes(ctx, configured.Wanted.Nodes)
+	if a.Poll != nil {
+		c.pollNodes(ctx, a.Poll)
 	}
 	if a.Next == 0 {
 		return time.Hour
