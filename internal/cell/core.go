@@ -99,7 +99,7 @@ type Core struct {
 	planFor []placement.Model // that the plan was made for
 	version uint64
 	epoch   uint64
-	ordered bool // orders were sent with this epoch
+	fenced  uint64 // the last epoch that orders were sent with; 0 if none were
 
 	sent     map[string]uint64 // orders by verb
 	failures uint64            // of them
@@ -296,7 +296,7 @@ func (c *Core) report(e Reported, a *Actions) {
 	if e.Page == nil {
 		return
 	}
-	c.compareEpoch(e.Page.Epoch, a)
+	c.compareEpoch(m, e.Page.Epoch, a)
 	c.touch(m.page, e.Page)
 	m.page, c.planDirty = e.Page, true
 	for i := range e.Page.Models {
@@ -335,15 +335,21 @@ func (c *Core) touch(old, page *node.Page) {
 	}
 }
 
-// compareEpoch considers the highest epoch that a node has seen. A cell that has sent nothing
-// yet takes over with a higher one; otherwise another cell has.
-func (c *Core) compareEpoch(seen uint64, a *Actions) {
+// compareEpoch considers the highest epoch that a node has seen. If it rises above that of this
+// cell's orders, another cell sends orders. What a node had before its first page to this process
+// may be of a cell that it once belonged to: then this one goes on with a higher epoch, as a cell
+// does that has sent nothing yet.
+func (c *Core) compareEpoch(m *member, seen uint64, a *Actions) {
+	first := m.page == nil
 	switch {
-	case c.follow:
-	case seen >= c.epoch && !c.ordered:
+	case c.follow || c.superseded != "":
+	case c.fenced != 0 && !first && seen > c.fenced && seen > m.page.Epoch:
+		c.supersede(fmt.Sprintf("node %s has orders of epoch %d, and this cell has epoch %d", m.Name, seen, c.epoch), a)
+	case seen >= c.epoch && (first || c.fenced == 0):
 		c.epoch = seen + 1
-	case seen > c.epoch:
-		c.supersede(fmt.Sprintf("a node has orders of epoch %d, and this cell has epoch %d", seen, c.epoch), a)
+		if c.fenced != 0 {
+			a.Log = append(a.Log, fmt.Sprintf("node %s has orders of epoch %d, of another cell or an earlier one; this one goes on with epoch %d", m.Name, seen, c.epoch))
+		}
 	}
 }
 
@@ -374,7 +380,7 @@ func (c *Core) learn(at string, m *node.Model) {
 
 func (c *Core) carry(e Carried, a *Actions) {
 	m, model := c.nodes[e.Order.Node.Name], e.Order.Model
-	if e.Outdated {
+	if e.Outdated && e.Order.Epoch == c.fenced { // it was not this cell with a later order
 		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", e.Order.Node.Name, e.Order.Epoch), a)
 	}
 	if r := c.rollouts[model]; r != nil && !e.Order.Unload {
@@ -528,8 +534,8 @@ func (c *Core) send(at target, unload bool, a *Actions) {
 	if m.pending[at.model] != nil {
 		return
 	}
-	if !c.ordered {
-		c.ordered, a.Fence, a.Save = true, true, c.state()
+	if c.fenced != c.epoch {
+		c.fenced, a.Fence, a.Save = c.epoch, true, c.state()
 	}
 	m.pending[at.model] = &pending{unload: unload}
 	c.routeDirty[at.model] = struct{}{} // what is being unloaded gets no requests

@@ -964,3 +964,83 @@ func TestNodesThatAnOperatorRemovesAreRemoved(t *testing.T) {
 		t.Errorf("%v are polled after another name took the place of theirs", got)
 	}
 }
+
+func TestANodeWithAnEpochOfAnotherCellJoins(t *testing.T) {
+	for name, c := range map[string]struct {
+		epoch, want uint64
+	}{"a higher one": {40, 41}, "the same": {1, 2}, "none": {0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			w := settledWorld(t)
+			w.pages["d"] = &node.Page{ID: "d", Zone: "zone-0", Memory: 100, Ready: true, Epoch: c.epoch}
+			w.configure(Model{Name: "m", Copies: 4})
+			w.report("d")
+			w.report("d")
+			w.pass(2 * time.Second)
+			if len(w.orders) == 0 || w.core.superseded != "" {
+				t.Fatalf("ordered %v; superseded: %q", w.ordered(), w.core.superseded)
+			}
+			if got := w.orders[0].Epoch; got != c.want || w.saved.Epoch != c.want {
+				t.Errorf("an order of epoch %d, and %d on disk, want %d", got, w.saved.Epoch, c.want)
+			}
+			w.settle()
+			w.pages["d"].Epoch++
+			w.report("d")
+			if w.core.superseded == "" {
+				t.Error("an epoch that rises later is that of a cell which has taken over")
+			}
+		})
+	}
+}
+
+// A node refuses what was on its way when an order with a higher epoch came.
+func TestAnOrderOfAnEarlierEpochThatIsRefusedIsNoTakeover(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.pass(time.Second)
+	early := w.orders[0]
+	w.orders = nil
+	w.pages["c"] = &node.Page{ID: "c", Memory: 100, Ready: true, Epoch: 40}
+	w.configure(Model{Name: "m", Copies: 2}, Model{Name: "n", Copies: 3})
+	w.report("c")
+	w.pass(2 * time.Second)
+	late := w.orders[len(w.orders)-1]
+	if late.Epoch != 41 {
+		t.Fatalf("ordered %v, the last with epoch %d", w.ordered(), late.Epoch)
+	}
+	w.step(Carried{Order: early, Outdated: true, Failed: "409"})
+	if w.core.superseded != "" {
+		t.Fatalf("superseded: %s", w.core.superseded)
+	}
+	w.step(Carried{Order: late, Outdated: true, Failed: "409"})
+	if w.core.superseded == "" {
+		t.Error("another cell has sent the node an epoch above 41")
+	}
+}
+
+// A cell that was cut off hears of the other one first from a node that is new to it.
+func TestACellThatWasCutOffIsReplacedWhicheverNodeAnswersFirst(t *testing.T) {
+	for _, order := range [][]string{{"new", "a", "b"}, {"a", "new", "b"}, {"a", "b", "new"}} {
+		w := newWorld(t, Options{}, "a", "b", "new")
+		w.configure(Model{Name: "m", Copies: 2})
+		w.step(Unreachable{"new", "timeout"})
+		w.report("a")
+		w.report("b")
+		w.pass(settleFor)
+		w.settle()
+		for _, name := range []string{"a", "b"} {
+			w.step(Unreachable{name, "timeout"})
+		}
+		w.pass(time.Minute)
+		for _, name := range order { // the other cell has given orders to all
+			w.pages[name].Epoch = 2
+			w.report(name)
+			w.pass(50 * time.Millisecond)
+		}
+		w.orders = nil
+		w.pass(time.Hour)
+		if w.core.superseded == "" || len(w.orders) != 0 {
+			t.Errorf("%v: superseded %q, ordered %v", order, w.core.superseded, w.ordered())
+		}
+	}
+}
