@@ -354,9 +354,15 @@ func (c *Core) compareEpoch(m *member, seen uint64, a *Actions) {
 }
 
 func (c *Core) supersede(reason string, a *Actions) {
-	if c.superseded == "" {
-		c.superseded = reason
-		a.Log = append(a.Log, "another cell has taken over: "+reason+"; this one sends no orders until it is started again")
+	if c.superseded != "" {
+		return
+	}
+	c.superseded = reason
+	a.Log = append(a.Log, "another cell has taken over: "+reason+"; this one sends no orders until it is started again")
+	for _, model := range slices.Sorted(maps.Keys(c.rollouts)) { // this one does not compare versions any more
+		if r := c.rollouts[model]; r.State == RolloutWaiting || r.State == RolloutRunning {
+			c.stopRollout(r, "another cell has taken over", a)
+		}
 	}
 }
 

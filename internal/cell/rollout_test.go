@@ -420,3 +420,31 @@ func TestAVersionGetsAShareWhenAllActiveNodesHaveIt(t *testing.T) {
 	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 0}, {"3", 100}}})
 	check("no node has version 3") // proxies refuse parts that are all 0
 }
+
+// The other cell may have stopped it. Envoys may be connected to this one, and reach no other.
+func TestACellThatWasReplacedGivesNothingToANewVersion(t *testing.T) {
+	w := rolling(t, true)
+	w.begin(Rollout{Hold: time.Hour})
+	if got := w.routes["m"].Split; !slices.Equal(got, []Share{{"1", 99}, {"2", 1}}) {
+		t.Fatalf("split %v at the start", got)
+	}
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	w.core.fenced = 1 // as if it had sent orders
+	w.pages["a"].Epoch = 9
+	w.report("a")
+	w.pass(routeEvery)
+	f.step(Followed{*w.saved})
+	f.pass(routeEvery)
+	for name, x := range map[string]*world{"the cell": w, "its follower": f} {
+		if got := x.routes["m"].Split; !slices.Equal(got, []Share{{"1", 100}}) {
+			t.Errorf("%s: split %v", name, got)
+		}
+	}
+	if r := w.rollout(); r.State != RolloutStopped || !strings.Contains(r.Reason, "another cell") {
+		t.Errorf("it is %s: %s", r.State, r.Reason)
+	}
+}
