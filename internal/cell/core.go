@@ -42,6 +42,7 @@ type (
 	Carried struct {
 		Order    Order
 		Outdated bool   // the node has seen a higher epoch
+		Unsent   bool   // it was not sent, for a reason that is not the node's
 		Failed   string // why it was not carried out; empty if it was
 	}
 	// Followed is the state of the cell that a follower copies.
@@ -402,6 +403,10 @@ func (c *Core) carry(e Carried, a *Actions) {
 	case e.Failed != "":
 		p.until = c.now + retryAfter
 		c.failures++
+		if e.Unsent {
+			a.Log = append(a.Log, fmt.Sprintf("%s %s on %s was not sent: %s", e.Order.Verb(), model, m.Name, e.Failed))
+			break
+		}
 		if !p.unload {
 			m.avoided[model], c.planDirty = c.now+avoidFor, true
 		}

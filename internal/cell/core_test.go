@@ -1044,3 +1044,21 @@ func TestACellThatWasCutOffIsReplacedWhicheverNodeAnswersFirst(t *testing.T) {
 		}
 	}
 }
+
+func TestAnOrderThatWasNotSentSaysNothingOfItsNode(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.configure(Model{Name: "m", Copies: 1})
+	w.reportAll()
+	w.pass(time.Second)
+	first := w.orders[0]
+	w.orders = nil
+	w.step(Carried{Order: first, Failed: "the epoch is not on disk", Unsent: true})
+	w.pass(retryAfter - 1)
+	if len(w.orders) != 0 {
+		t.Fatalf("ordered %v", w.ordered())
+	}
+	w.pass(stepEvery)
+	if len(w.orders) != 1 || w.orders[0] != first {
+		t.Errorf("ordered %v, want the same as before", w.ordered())
+	}
+}

@@ -213,6 +213,7 @@ type Figures struct {
 	Models, Copies, Missing               int            // wanted models, planned copies, those of them that are not ready
 	Orders                                map[string]uint64
 	Failures                              uint64 // orders that nodes did not carry out
+	StateFailures                         uint64 // times that the state could not be written; set by package control
 }
 
 // Figures returns the state of the cell in numbers.

@@ -28,7 +28,8 @@ var cellMetrics = []struct {
 	{desc("shoal_cell_frozen", "1 while the plan does not change, because many nodes vanished at once, otherwise 0"), prometheus.GaugeValue, func(f *cell.Figures) float64 { return flag(f.Frozen) }},
 	{desc("shoal_cell_follower", "1 if the cell follows another one, otherwise 0"), prometheus.GaugeValue, func(f *cell.Figures) float64 { return flag(f.Follower) }},
 	{desc("shoal_cell_superseded", "1 if another cell has taken over, and this one sends no orders any more, otherwise 0"), prometheus.GaugeValue, func(f *cell.Figures) float64 { return flag(f.Superseded) }},
-	{desc("shoal_cell_order_failures_total", "Orders that a node did not carry out"), prometheus.CounterValue, func(f *cell.Figures) float64 { return float64(f.Failures) }},
+	{desc("shoal_cell_order_failures_total", "Orders that a node did not carry out, or that were not sent because their epoch was not on disk"), prometheus.CounterValue, func(f *cell.Figures) float64 { return float64(f.Failures) }},
+	{desc("shoal_cell_state_failures_total", "Times that the state could not be written, which is repeated every second"), prometheus.CounterValue, func(f *cell.Figures) float64 { return float64(f.StateFailures) }},
 }
 
 var (

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -284,14 +285,77 @@ func TestAStateThatWaitedNeverReplacesANewerOne(t *testing.T) {
 	}
 	c.newest.Store(&cell.State{Epoch: 1, Version: 1})
 	c.newest.Store(&cell.State{Epoch: 2, Version: 1}) // which must be on disk before orders are sent
-	c.save()
-	c.save() // when the first one is due
+	for range 2 {                                     // once more when the first one is due
+		if err := c.save(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	text, err := os.ReadFile(c.opts.StateFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if kept, err := cell.DecodeState(text); err != nil || kept.Epoch != 2 || !bytes.Equal(c.saved.Load().body, text) {
 		t.Errorf("epoch %d is kept, error %v", kept.Epoch, err)
+	}
+}
+
+// A directory may be full, or away, for a while.
+func TestAStateThatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "away")
+		c, err := New(Options{StateFile: filepath.Join(dir, "state.json"), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var keeping sync.WaitGroup
+		keeping.Go(func() { c.keep(ctx) })
+		c.newest.Store(&cell.State{Epoch: 3, Version: 7})
+		c.saves <- struct{}{}
+		time.Sleep(10*saveAgain - 1)
+		if n := c.failed.Load(); n != 10 {
+			t.Errorf("%d failures in ten seconds, want 10", n)
+		}
+		order := cell.Order{Node: cell.Node{Name: "a", HTTP: "127.0.0.1:1"}, Model: "m", Epoch: 3}
+		if got := c.carryOut(ctx, order); !got.Unsent || got.Failed == "" {
+			t.Errorf("%+v: an order was sent before its epoch was on disk", got)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(saveAgain)
+		text, err := os.ReadFile(c.opts.StateFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept, err := cell.DecodeState(text); err != nil || kept.Version != 7 || c.fenced.Load() != 3 {
+			t.Errorf("%+v is kept, with epoch %d, error %v", kept, c.fenced.Load(), err)
+		}
+		cancel()
+		keeping.Wait()
+	})
+}
+
+func TestNoOrderIsSentBeforeItsEpochIsOnDisk(t *testing.T) {
+	n := newFakeNode(t)
+	dir := t.TempDir()
+	file := &File{Path: filepath.Join(dir, "cell.yaml")}
+	if err := os.WriteFile(file.Path, []byte("nodes: [{name: a, http: '"+strings.TrimPrefix(n.URL, "http://")+"'}]\nmodels: {m: {copies: 1}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Options{Nodes: file, Models: file, StateFile: filepath.Join(dir, "away", "state.json")})
+	for {
+		f, err := r.Figures(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Failures > 0 && f.StateFailures > 0 || len(n.ordered()) > 0 {
+			break
+		}
+		runtime.Gosched()
+	}
+	if got := n.ordered(); len(got) != 0 {
+		t.Errorf("ordered %q", got)
 	}
 }
 

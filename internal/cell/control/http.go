@@ -89,6 +89,7 @@ func (c *Controller) Handler() http.Handler {
 // Figures returns the state of the cell in numbers.
 func (c *Controller) Figures(ctx context.Context) (f cell.Figures, err error) {
 	err = c.call(ctx, func(core *cell.Core) { f = core.Figures(now()) })
+	f.StateFailures = c.failed.Load()
 	return f, err
 }
 

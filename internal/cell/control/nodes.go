@@ -96,9 +96,14 @@ func (c *Controller) poll(ctx context.Context, n cell.Node) {
 	}
 }
 
-// carryOut sends an order to its node, and returns what became of it.
+// carryOut sends an order to its node, and returns what became of it. An order whose epoch is not
+// on disk is not sent: the cell could be started again with the same one.
 func (c *Controller) carryOut(ctx context.Context, o cell.Order) cell.Carried {
 	result := cell.Carried{Order: o}
+	if c.opts.StateFile != "" && c.fenced.Load() < o.Epoch {
+		result.Failed, result.Unsent = fmt.Sprintf("epoch %d is not in %s", o.Epoch, c.opts.StateFile), true
+		return result
+	}
 	_, _, err := c.ask(ctx, orderTime, http.MethodPost, c.at(o.Node, "/v2/repository/models/"+url.PathEscape(o.Model)+"/"+o.Verb()), epochHeader, strconv.FormatUint(o.Epoch, 10))
 	if err != nil {
 		answer, _ := errors.AsType[refused](err)

@@ -18,8 +18,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/replace"
 )
 
-// readEvery is how often the wanted nodes and models are read again.
-const readEvery = 500 * time.Millisecond
+const (
+	readEvery = 500 * time.Millisecond // how often the wanted nodes and models are read again
+	saveAgain = time.Second            // after a state that could not be written
+)
 
 // Options of a [Controller].
 type Options struct {
@@ -44,6 +46,8 @@ type Controller struct {
 	newest atomic.Pointer[cell.State] // to be kept; nil once it is
 	saves  chan struct{}              // has an element if there may be one
 	saving sync.Mutex                 // held while one is written, so that an older one never replaces it
+	fenced atomic.Uint64              // epoch of the last one that was written
+	failed atomic.Uint64              // how many times one could not be
 	saved  atomic.Pointer[saved]
 }
 
@@ -137,7 +141,7 @@ func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
 	if a.Save != nil {
 		c.newest.Store(a.Save)
 		if a.Fence {
-			c.save()
+			_ = c.save() // it is logged, and the orders are not sent
 		}
 		select {
 		case c.saves <- struct{}{}:
@@ -243,23 +247,34 @@ func (c *Controller) pollNodes(ctx context.Context, nodes []cell.Node) {
 
 // keep keeps states until ctx ends: the loop does not wait for the disk.
 func (c *Controller) keep(ctx context.Context) {
-	for {
+	again := time.NewTimer(saveAgain)
+	defer again.Stop()
+	for complained := false; ; {
 		select {
 		case <-c.saves:
-			c.save()
+		case <-again.C: // after a failure; otherwise there is nothing to keep
 		case <-ctx.Done():
 			return
 		}
+		err := c.save()
+		if err != nil {
+			again.Reset(saveAgain)
+			if !complained {
+				c.opts.Log.Error("the state could not be kept; it is tried again every second", "file", c.opts.StateFile, "error", err)
+			}
+		}
+		complained = err != nil
 	}
 }
 
-// save writes the newest state, unless that was done, to a file that replaces the old one.
-func (c *Controller) save() {
+// save writes the newest state, unless that was done, to a file that replaces the old one. If it
+// cannot, the state is still to be kept.
+func (c *Controller) save() error {
 	c.saving.Lock()
 	defer c.saving.Unlock()
 	s := c.newest.Swap(nil)
 	if s == nil {
-		return
+		return nil
 	}
 	body, err := s.Encode()
 	if err == nil {
@@ -269,6 +284,10 @@ func (c *Controller) save() {
 		}
 	}
 	if err != nil {
-		c.opts.Log.Error("the state could not be kept", "file", c.opts.StateFile, "error", err)
+		c.failed.Add(1)
+		c.newest.CompareAndSwap(nil, s) // unless there is a newer one
+		return err
 	}
+	c.fenced.Store(s.Epoch)
+	return nil
 }
