@@ -23,6 +23,7 @@ const (
 	avoidFor    = 10 * time.Minute       // other nodes are preferred to one that could not load a model
 	reflectFor  = 10 * time.Second       // a page must show what was ordered within this time
 	keepFor     = time.Minute            // nothing is unloaded this long after a start without a plan
+	leaveFor    = time.Second            // a copy is unloaded this long after it has left the routes
 )
 
 // An Event is what a [Core] reacts to: one of the following types.
@@ -121,6 +122,7 @@ type Core struct {
 
 	routes   map[string]Route
 	rollouts map[string]*Rollout // by model
+	leaving  map[target]Time     // copies that will be unloaded, and since when they get no requests
 }
 
 // A member is what is known of a wanted node.
@@ -359,6 +361,7 @@ func (c *Core) supersede(reason string, a *Actions) {
 		return
 	}
 	c.superseded = reason
+	c.leave(nil)
 	a.Log = append(a.Log, "another cell has taken over: "+reason+"; this one sends no orders until it is started again")
 	for _, model := range slices.Sorted(maps.Keys(c.rollouts)) { // this one does not compare versions any more
 		if r := c.rollouts[model]; r.State == RolloutWaiting || r.State == RolloutRunning {
@@ -523,20 +526,48 @@ func (c *Core) state() *State {
 // orders reports whether the core may send orders.
 func (c *Core) orders() bool { return !c.follow && c.superseded == "" && c.planned != 0 }
 
-// order sends the next orders of the plan.
+// order sends the next orders of the plan. A copy leaves the routes before it is unloaded: a request
+// that is on its way to it would load it again.
 func (c *Core) order(a *Actions) {
-	since := min(c.now-c.stepped, planEvery)
+	moves := int(placement.MovesPerSecond * min(c.now-c.stepped, planEvery).Seconds())
 	c.stepped, c.stepDirty = c.now, false
-	for _, s := range placement.Steps(c.plan, c.placed(false, nil), c.planFor, since) {
-		if s.Unload && c.now < c.keepUntil {
+	leaving := map[target]Time{}
+	for _, s := range placement.Steps(c.plan, c.placed(false, nil), c.planFor, time.Hour) { // all steps
+		at := target{s.Node, s.Model}
+		since, left := c.leaving[at]
+		switch {
+		case s.Unload && c.now < c.keepUntil:
 			c.stepDirty = true
-			continue
+		case s.Unload && left && since+leaveFor <= c.now:
+			c.send(at, true, a)
+		case s.Unload && left:
+			leaving[at] = since
+		case moves == 0:
+			c.stepDirty = true
+		case s.Unload && c.nodes[s.Node].pending[s.Model] == nil:
+			moves--
+			leaving[at] = c.now
+		case !s.Unload:
+			moves--
+			c.send(at, false, a)
 		}
-		c.send(target{s.Node, s.Model}, s.Unload, a)
 	}
+	c.leave(leaving)
 	for _, at := range c.lacking() {
 		c.send(at, false, a)
 	}
+}
+
+// leave sets the copies that get no requests because they will be unloaded.
+func (c *Core) leave(leaving map[target]Time) {
+	for _, all := range []map[target]Time{c.leaving, leaving} {
+		for at := range all {
+			if c.leaving[at] != leaving[at] {
+				c.routeDirty[at.model] = struct{}{}
+			}
+		}
+	}
+	c.leaving, c.stepDirty = leaving, c.stepDirty || len(leaving) > 0
 }
 
 // send orders something, unless there is an order that the node's page does not show yet.

@@ -1062,3 +1062,48 @@ func TestAnOrderThatWasNotSentSaysNothingOfItsNode(t *testing.T) {
 		t.Errorf("ordered %v, want the same as before", w.ordered())
 	}
 }
+
+// leavingWorld returns a cell with two copies of m, of which one has just left the routes.
+func leavingWorld(t *testing.T) (w *world, leaves string) {
+	w = newWorld(t, Options{}, "a", "b")
+	for _, name := range []string{"a", "b"} {
+		w.pages[name].Zone = ""
+		w.hold(name, "m", 0)
+	}
+	w.configure(Model{Name: "m", Copies: 1})
+	w.reportAll()
+	for range 20 * 60 * 20 {
+		w.pass(routeEvery)
+		if r := w.routes["m"]; len(r.Active)+len(r.Spare) == 1 && len(w.orders) == 0 {
+			if r.Active[0].Name == "a" {
+				return w, "b"
+			}
+			return w, "a"
+		}
+	}
+	t.Fatalf("after twenty minutes the route is %+v, and ordered %v", w.routes["m"], w.ordered())
+	return nil, ""
+}
+
+func TestACopyLeavesTheRoutesBeforeItIsUnloaded(t *testing.T) {
+	w, leaves := leavingWorld(t)
+	w.pass(leaveFor - 2*routeEvery)
+	if len(w.orders) != 0 {
+		t.Errorf("ordered %v while requests may be on their way", w.ordered())
+	}
+	w.pass(2 * routeEvery)
+	if got := w.ordered(); !slices.Equal(got, []string{"unload m on " + leaves}) {
+		t.Errorf("ordered %v", got)
+	}
+}
+
+func TestACopyThatIsNeededAgainReturnsToTheRoutes(t *testing.T) {
+	w, leaves := leavingWorld(t)
+	other := w.active("m")[0]
+	w.pages[other].Models = nil // its process was restarted
+	w.report(other)
+	w.pass(5 * time.Second)
+	if got := w.active("m"); !slices.Equal(got, []string{leaves}) || slices.Contains(w.ordered(), "unload m on "+leaves) {
+		t.Errorf("m is active on %v, and ordered %v", got, w.ordered())
+	}
+}

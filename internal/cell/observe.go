@@ -168,6 +168,7 @@ func (c *Core) currentRoutes(only map[string]struct{}) map[string]Route {
 	var stay, leave []placement.Node
 	everything := Route{}
 	for _, n := range c.placed(c.plan.Frozen != "" || c.isCutOff(), only) {
+		n.Copies = slices.DeleteFunc(n.Copies, func(l placement.Loaded) bool { return c.leaving[target{n.Name, l.Model}] != 0 })
 		if n.Draining {
 			leave = append(leave, n)
 			continue

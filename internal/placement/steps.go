@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-const (
-	loadsPerNode   = 2   // copies that a node loads at the same time
-	movesPerSecond = 200 // of the whole cell
-)
+const loadsPerNode = 2 // copies that a node loads at the same time
+
+// MovesPerSecond limits the steps of the whole cell.
+const MovesPerSecond = 200
 
 // A Step is an order to a node.
 type Step struct {
@@ -37,7 +37,7 @@ func Steps(plan *Plan, nodes []Node, models []Model, since time.Duration) []Step
 	})
 	s.startLoads()
 	s.unloadSurplus()
-	return s.steps[:min(len(s.steps), int(movesPerSecond*since.Seconds()))]
+	return s.steps[:min(len(s.steps), int(MovesPerSecond*since.Seconds()))]
 }
 
 // A stepper collects steps.
@@ -156,7 +156,7 @@ func (s *stepper) unloadSurplus() {
 		n, short := &s.nodes[i], s.rooms[i].free < s.rooms[i].wanted
 		for j := range n.Copies {
 			c, h := &n.Copies[j], s.held[i][j]
-			if h != nil && (h.plannedAt(i) || !h.mayUnload(n.Name, c.Ready, short)) {
+			if h != nil && (h.plannedAt(i) || !h.mayUnload(n.Name, c, short)) {
 				continue
 			}
 			if h != nil && c.Ready {
@@ -168,10 +168,13 @@ func (s *stepper) unloadSurplus() {
 }
 
 // mayUnload reports whether an unplanned copy may go. short says that its memory is needed. The
-// copy at the model's home was loaded for a client, and the next plan may have it.
-func (h *held) mayUnload(node string, ready, short bool) bool {
+// copy at the model's home was loaded for a client, and the next plan may have it. A node that gets
+// requests for a model which it does not hold loads it again: such as those of a stream that was
+// routed for another model.
+func (h *held) mayUnload(node string, c *Loaded, short bool) bool {
+	ready := c.Ready
 	switch {
-	case h.Home == node && (!ready || !short):
+	case h.Home == node && (!ready || !short), c.Rate > 0 && ready && !short && !h.OverQuota:
 		return false
 	case !ready || h.OverQuota || !h.InUse && (short || h.good == len(h.Copies)):
 		return true

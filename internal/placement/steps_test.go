@@ -104,3 +104,30 @@ func TestTheMemoryOfALoadThatIsStartedCountsOnce(t *testing.T) {
 		t.Errorf("%v, want %v: node a has room for both", got, want)
 	}
 }
+
+func TestACopyThatGetsRequestsIsUnloadedOnlyForItsMemory(t *testing.T) {
+	all := []Node{
+		{Name: "a", Bytes: 20, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: true, Rate: 3}}}, // of a stream that began with another model
+		{Name: "b", Bytes: 20, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: true, Rate: 3}}},
+	}
+	models := []Model{{Name: "m", Bytes: 10}, {Name: "n", Bytes: 15}}
+	plan := &Plan{Models: []Placement{{Model: "m", InUse: true, Active: 1, Copies: []Copy{{"b", true}}}}}
+	unload := []Step{{"a", "m", true}}
+	check := func(why string, want []Step) {
+		t.Helper()
+		if got := Steps(plan, all, models, time.Second); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", why, got, want)
+		}
+	}
+	check("while it gets requests", nil)
+	plan.Models[0].OverQuota = true
+	check("when its tenant is over its quota", unload)
+	plan.Models[0].OverQuota = false
+	plan.Models = append(plan.Models, Placement{Model: "n", InUse: true, Active: 1, Copies: []Copy{{"a", true}}})
+	check("when another model needs the memory", unload)
+	plan.Models = nil
+	check("when it is not wanted", []Step{{"a", "m", true}, {"b", "m", true}})
+	plan.Models = []Placement{{Model: "m", InUse: true, Active: 1, Copies: []Copy{{"b", true}}}}
+	all[0].Copies[0].Rate = 0
+	check("when it gets none", unload)
+}
