@@ -94,6 +94,7 @@ type Measure struct {
 type Core struct {
 	follow  bool
 	now     Time
+	began   Time // the first step
 	wanted  Wanted
 	nodes   map[string]*member
 	learned map[string]Learned
@@ -179,6 +180,7 @@ func (c *Core) adopt(s *State) {
 // Step reports an event to the core.
 func (c *Core) Step(now Time, e Event) Actions {
 	c.now = max(c.now, now)
+	c.began = cmp.Or(c.began, c.now)
 	a := &Actions{}
 	switch e := e.(type) {
 	case Configured:

@@ -1107,3 +1107,44 @@ func TestACopyThatIsNeededAgainReturnsToTheRoutes(t *testing.T) {
 		t.Errorf("m is active on %v, and ordered %v", got, w.ordered())
 	}
 }
+
+func TestFiguresOfACellThatReachesNoNode(t *testing.T) {
+	w := settledWorld(t)
+	for _, follow := range []bool{false, true} {
+		again := newWorld(t, Options{State: w.saved, Follow: follow})
+		again.pages, again.now = w.pages, w.now+time.Minute
+		if f := again.core.Figures(again.now); f.PlanAge != 0 {
+			t.Errorf("before the first step its plan is %v old", f.PlanAge)
+		}
+		again.configure(Model{Name: "m", Copies: 2})
+		for name := range again.pages {
+			again.step(Unreachable{name, "no route to host"})
+		}
+		again.pass(time.Minute)
+		age := time.Minute
+		if follow {
+			age = 0
+		}
+		if f := again.core.Figures(again.now); f.Routed || f.PlanAge != age {
+			t.Errorf("follower %v: ready %v, and its plan is %v old, want %v", follow, f.Routed, f.PlanAge, age)
+		}
+		again.reportAll()
+		again.pass(2 * time.Second)
+		if f := again.core.Figures(again.now); !f.Routed || f.PlanAge > 2*time.Second {
+			t.Errorf("follower %v: with its nodes: %+v", follow, f)
+		}
+	}
+}
+
+func TestCopiesWithoutAPlaceAreCounted(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	for _, name := range []string{"a", "b"} {
+		w.pages[name].Zone = ""
+	}
+	w.configure(Model{Name: "m", Copies: 3}, Model{Name: "cold"})
+	w.reportAll()
+	w.settle()
+	if f := w.core.Figures(w.now); f.Copies != 2 || f.Missing != 0 || f.Unplaced != 1 {
+		t.Errorf("%d copies, %d missing, %d without a place; want 2, 0 and 1", f.Copies, f.Missing, f.Unplaced)
+	}
+}

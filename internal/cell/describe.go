@@ -206,24 +206,26 @@ func (c *Core) Preview(w Wanted) []Change {
 
 // Figures are the state of a cell in numbers.
 type Figures struct {
-	Planned, Follower, Superseded, Frozen bool
-	PlanAge                               time.Duration // since the plan was last made; 0 for followers
-	Epoch, Version                        uint64
-	Nodes                                 map[string]int // by state
-	Models, Copies, Missing               int            // wanted models, planned copies, those of them that are not ready
-	Orders                                map[string]uint64
-	Failures                              uint64 // orders that nodes did not carry out
-	StateFailures                         uint64 // times that the state could not be written; set by package control
+	Routed                       bool // routes were given: there is a plan, and nodes have answered
+	Follower, Superseded, Frozen bool
+	PlanAge                      time.Duration // since the plan was last made, or since the start; 0 for followers
+	Epoch, Version               uint64
+	Nodes                        map[string]int // by state
+	Models, Copies, Missing      int            // wanted models, planned copies, those of them that are not ready
+	Unplaced                     int            // copies that models in use need, and that no node has a place for
+	Orders                       map[string]uint64
+	Failures                     uint64 // orders that nodes did not carry out
+	StateFailures                uint64 // times that the state could not be written; set by package control
 }
 
 // Figures returns the state of the cell in numbers.
 func (c *Core) Figures(now Time) Figures {
 	f := Figures{
-		Planned: c.plan != nil, Follower: c.follow, Superseded: c.superseded != "", Epoch: c.epoch, Version: c.version,
+		Routed: c.routed != 0, Follower: c.follow, Superseded: c.superseded != "", Epoch: c.epoch, Version: c.version,
 		Nodes: map[string]int{}, Models: len(c.wanted.Models), Orders: maps.Clone(c.sent), Failures: c.failures,
 	}
-	if c.planned != 0 {
-		f.PlanAge = now - c.planned
+	if !c.follow && c.began != 0 {
+		f.PlanAge = now - max(c.planned, c.began)
 	}
 	for _, m := range c.nodes {
 		f.Nodes[m.describe().State]++
@@ -233,6 +235,9 @@ func (c *Core) Figures(now Time) Figures {
 	}
 	f.Frozen = c.plan.Frozen != ""
 	for i := range c.plan.Models {
+		if p := &c.plan.Models[i]; p.InUse && !p.OverQuota {
+			f.Unplaced += max(0, p.Active+p.Spare-len(p.Copies))
+		}
 		for _, at := range c.plan.Models[i].Copies {
 			f.Copies++
 			isIt := func(n Node) bool { return n.Name == at.Node }

@@ -24,13 +24,13 @@ func scrapeCell(f *cell.Figures) string {
 
 func TestACellHasItsStateInNumbers(t *testing.T) {
 	text := scrapeCell(&cell.Figures{
-		Planned: true, Frozen: true, PlanAge: 1500 * time.Millisecond, Epoch: 3, Version: 7,
-		Nodes: map[string]int{"ready": 2, "not ready": 1}, Models: 5, Copies: 12, Missing: 2, Orders: map[string]uint64{"load": 14}, Failures: 1, StateFailures: 6,
+		Routed: true, Frozen: true, PlanAge: 1500 * time.Millisecond, Epoch: 3, Version: 7,
+		Nodes: map[string]int{"ready": 2, "not ready": 1}, Models: 5, Copies: 12, Missing: 2, Unplaced: 3, Orders: map[string]uint64{"load": 14}, Failures: 1, StateFailures: 6,
 	})
 	for _, want := range []string{
 		"shoal_cell_plan_age_seconds 1.5", "shoal_cell_epoch 3", "shoal_cell_plan_version 7", "shoal_cell_frozen 1", "shoal_cell_superseded 0", "shoal_cell_ready 1",
 		`shoal_cell_nodes{state="ready"} 2`, `shoal_cell_nodes{state="not_ready"} 1`, `shoal_cell_nodes{state="gone"} 0`,
-		"shoal_cell_models 5", "shoal_cell_copies 12", "shoal_cell_copies_missing 2", `shoal_cell_orders_total{order="load"} 14`, `shoal_cell_orders_total{order="unload"} 0`,
+		"shoal_cell_models 5", "shoal_cell_copies 12", "shoal_cell_copies_missing 2", "shoal_cell_copies_unplaced 3", `shoal_cell_orders_total{order="load"} 14`, `shoal_cell_orders_total{order="unload"} 0`,
 		"shoal_cell_order_failures_total 1", "shoal_cell_state_failures_total 6", "shoal_cell_xds_streams 4", "shoal_cell_xds_rejected_total 1", `version="1.2.3"`,
 	} {
 		if !strings.Contains(text, want) {

@@ -79,8 +79,8 @@ func (c *Controller) Handler() http.Handler {
 		_, _ = c.Figures(r.Context()) // it is live if its loop answers
 	})
 	mux.HandleFunc("GET /v2/health/ready", func(w http.ResponseWriter, r *http.Request) {
-		if f, err := c.Figures(r.Context()); err == nil && !f.Planned {
-			refuse(w, http.StatusServiceUnavailable, "there is no plan yet")
+		if f, err := c.Figures(r.Context()); err == nil && !f.Routed {
+			refuse(w, http.StatusServiceUnavailable, "Envoys have got no routes yet: there is no plan, or no node has answered")
 		}
 	})
 	return mux
