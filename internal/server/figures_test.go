@@ -60,12 +60,15 @@ func rows(n int, value uint8) *infer.Request {
 
 func sum(count uint64, d time.Duration) stats.Sum { return stats.Sum{Count: count, Nanos: uint64(d)} }
 
-// bad is the value that the model fails for.
-const bad = 13
+// bad is the value that the model fails for, and deadly the one that its instance dies of.
+const bad, deadly = 13, 14
 
 func failsForBad(in []tensor.Tensor) error {
-	if slices.Contains(in[0].Data, bad) {
+	switch {
+	case slices.Contains(in[0].Data, bad):
 		return errors.New("bad")
+	case slices.Contains(in[0].Data, deadly):
+		return infer.Errorf(infer.Unavailable, "%w", engine.ErrDied)
 	}
 	return nil
 }

@@ -87,8 +87,9 @@ func (s *Server) NodeFigures(model string) []node.Figures {
 			f.Failures -= snapshot.Failed[code]
 			f.Requests -= snapshot.Failed[code]
 		}
-		times, misshapen := v.Stats.Latencies()
-		f.Failures += misshapen
+		times, misshapen, unavailable := v.Stats.Latencies()
+		f.Requests += unavailable
+		f.Failures += misshapen + unavailable
 		for _, l := range times {
 			f.Times = append(f.Times, node.Bucket(l))
 		}
@@ -111,5 +112,6 @@ func asDeclared(cfg *modelconfig.Config, outputs []tensor.Tensor) bool {
 	})
 }
 
-// notOfTheVersion are failures that say nothing about the version of a model.
+// notOfTheVersion are failures that say nothing about the version of a model. Of those that were
+// unavailable count adds the ones that do.
 var notOfTheVersion = []infer.Code{infer.Cancelled, infer.Forbidden, infer.Unauthenticated, infer.Unavailable}

@@ -100,6 +100,15 @@ func TestFiguresOfVersionsAreOfTheVersion(t *testing.T) {
 		if f.Requests != 2 || f.Failures != 1 || len(f.Times) != 1 || f.Times[0].Count != 1 || f.Times[0].Most < 100*ms || f.Times[0].Most > 107*ms {
 			t.Errorf("%+v", f)
 		}
+		ask(t.Context(), deadly)
+		if f := s.NodeFigures("m")[0]; f.Requests != 3 || f.Failures != 2 {
+			t.Errorf("after the instance died: %+v", f)
+		}
+		s.SetUnready()
+		ask(t.Context(), deadly) // is not counted
+		if f := s.NodeFigures("m")[0]; f.Requests != 3 || f.Failures != 2 {
+			t.Errorf("after the instance died while the server stopped: %+v", f)
+		}
 		if all := s.NodeFigures("other"); len(all) != 0 {
 			t.Errorf("a model that does not exist: %+v", all)
 		}

@@ -259,7 +259,11 @@ func (s *Server) count(in *inference, resp *infer.Response, took time.Duration, 
 	case err == nil:
 		v.Stats.Succeeded(in.req.Rows, took, &resp.Times)
 	case v != nil:
-		v.Stats.Failed(infer.CodeOf(err), took)
+		code := infer.CodeOf(err)
+		v.Stats.Failed(code, took)
+		if code == infer.Unavailable && !errors.Is(err, sched.ErrClosed) && !s.unready.Load() {
+			v.Stats.Unavailable() // an instance died, for example: the version may be the reason
+		}
 	default:
 		s.unknown[infer.CodeOf(err)].Add(1)
 	}

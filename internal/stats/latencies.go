@@ -11,8 +11,9 @@ import (
 // be compared. It exists for versions that someone has asked about; others pay a check of a
 // pointer.
 type latencies struct {
-	buckets   [latencyBuckets]atomic.Uint64
-	misshapen atomic.Uint64
+	buckets     [latencyBuckets]atomic.Uint64
+	misshapen   atomic.Uint64
+	unavailable atomic.Uint64
 }
 
 const (
@@ -62,18 +63,27 @@ func (c *Counters) Misshapen() {
 	}
 }
 
+// Unavailable counts a request that failed with [infer.Unavailable], and the version may be the
+// reason, if someone has asked for latencies.
+func (c *Counters) Unavailable() {
+	if l := c.latencies.Load(); l != nil {
+		l.unavailable.Add(1)
+	}
+}
+
 // Latencies returns the times of successful requests since it was first called, ascending,
-// without empty buckets, and how many of the requests were misshapen.
-func (c *Counters) Latencies() (all []Latency, misshapen uint64) {
+// without empty buckets, how many of the requests were misshapen, and how many others were
+// unavailable.
+func (c *Counters) Latencies() (all []Latency, misshapen, unavailable uint64) {
 	l := c.latencies.Load()
 	if l == nil {
 		c.latencies.CompareAndSwap(nil, &latencies{})
-		return nil, 0
+		return nil, 0, 0
 	}
 	for i := range l.buckets {
 		if n := l.buckets[i].Load(); n > 0 {
 			all = append(all, Latency{latencyBound(i), n})
 		}
 	}
-	return all, l.misshapen.Load()
+	return all, l.misshapen.Load(), l.unavailable.Load()
 }

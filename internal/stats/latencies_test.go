@@ -27,13 +27,16 @@ func TestLatenciesAreCountedOnceSomeoneAsks(t *testing.T) {
 	c := New(1)
 	c.Succeeded(1, time.Millisecond, &infer.Timeline{})
 	c.Misshapen()
-	if all, misshapen := c.Latencies(); len(all) != 0 || misshapen != 0 || !c.Compared() {
-		t.Errorf("%v, %d before someone asked", all, misshapen)
+	c.Unavailable()
+	if all, misshapen, unavailable := c.Latencies(); len(all) != 0 || misshapen != 0 || unavailable != 0 || !c.Compared() {
+		t.Errorf("%v, %d, %d before someone asked", all, misshapen, unavailable)
 	}
 	c.Succeeded(1, time.Millisecond, &infer.Timeline{})
 	c.CacheHit(time.Millisecond, 0)
 	c.Misshapen()
-	if all, misshapen := c.Latencies(); len(all) != 1 || all[0].Count != 2 || misshapen != 1 {
-		t.Errorf("%v, %d", all, misshapen)
+	c.Unavailable()
+	c.Unavailable()
+	if all, misshapen, unavailable := c.Latencies(); len(all) != 1 || all[0].Count != 2 || misshapen != 1 || unavailable != 2 {
+		t.Errorf("%v, %d, %d", all, misshapen, unavailable)
 	}
 }
