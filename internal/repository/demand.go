@@ -53,6 +53,7 @@ type onDemand struct {
 	held    int64        // bytes of models that are loaded, being loaded or leaving
 	opening int64        // bytes of those that are being loaded
 	growth  evict.Growth // what they hold in fact
+	room    int64        // what that allows, in large steps
 	known   struct {     // of all models that were measured
 		onDisk, bytes int64
 	}
@@ -71,6 +72,7 @@ type DemandCounts struct {
 	Refused            uint64 // requests whose model was not loaded for them
 	Models, Loaded     int    // known, and in memory now
 	Memory, Held       int64  // bytes: the limit, and what models hold
+	Room               int64  // bytes that may be counted for models so that they hold no more than Memory, in large steps
 }
 
 // A demanded model is what is known of a model, loaded or not.
@@ -146,7 +148,7 @@ func newOnDemand(r *Repository, opts DemandOptions) *onDemand {
 	if opts.Store == nil {
 		opts.Store = calibrate.NewStore("", r.opts.Log)
 	}
-	d := &onDemand{repository: r, opts: opts, models: map[string]*demanded{}, freed: make(chan struct{})}
+	d := &onDemand{repository: r, opts: opts, models: map[string]*demanded{}, freed: make(chan struct{}), room: opts.Memory}
 	d.without = d.resident()
 	return d
 }
@@ -171,6 +173,7 @@ func (d *onDemand) watch() {
 func (d *onDemand) observeLocked(resident int64, settled bool) {
 	if d.opts.Resident != nil {
 		d.growth.Observe(d.held, resident-d.without, settled)
+		d.room = evict.Room(d.room, d.growth.Limit(d.opts.Memory, 0), d.opts.Memory)
 	}
 }
 
@@ -200,11 +203,11 @@ func (d *onDemand) Available(name string) bool {
 	return m != nil && !m.broken
 }
 
-// Measured implements [server.Demand].
-func (d *onDemand) Measured(name string) int64 {
+// Counted implements [server.Demand].
+func (d *onDemand) Counted(name string) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if m := d.models[name]; m != nil && m.measured {
+	if m := d.models[name]; m != nil && m.state != cold {
 		return m.bytes
 	}
 	return 0
@@ -631,10 +634,21 @@ func (d *onDemand) openedLocked(name string, m *demanded) {
 	}
 }
 
+// largestLocked returns the bytes of the largest model that is in memory or being loaded. As it may
+// come if it fits by itself, it may stay.
+func (d *onDemand) largestLocked() (bytes int64) {
+	for _, m := range d.models {
+		if m.state == warm || m.state == coming {
+			bytes = max(bytes, m.bytes)
+		}
+	}
+	return bytes
+}
+
 // excessLocked returns models that leave because others turned out to be larger than
 // expected, or have grown, and marks them. The caller evicts them.
 func (d *onDemand) excessLocked() []string {
-	limit := d.growth.Limit(d.opts.Memory, 0)
+	limit := d.growth.Limit(d.opts.Memory, d.largestLocked())
 	if d.held <= limit || d.leaving > 0 {
 		return nil
 	}
@@ -902,6 +916,7 @@ func (d *onDemand) count() DemandCounts {
 	defer d.mu.Unlock()
 	c := d.counts
 	c.Models, c.Memory, c.Held = len(d.models), d.opts.Memory, d.held
+	c.Room = max(d.room, min(d.opts.Memory, d.largestLocked()))
 	for _, m := range d.models {
 		if m.state == warm {
 			c.Loaded++

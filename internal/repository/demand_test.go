@@ -221,7 +221,7 @@ func TestAModelLeavesMemoryForAnother(t *testing.T) {
 			t.Errorf("index %q: want the model gone that was asked for least", got)
 		}
 		c, _ := r.source.DemandCounts()
-		if want := (DemandCounts{Loads: 3, Waited: 3, Evictions: 1, Models: 3, Loaded: 2, Memory: 2 * weight, Held: 2 * weight}); c != want {
+		if want := (DemandCounts{Loads: 3, Waited: 3, Evictions: 1, Models: 3, Loaded: 2, Memory: 2 * weight, Held: 2 * weight, Room: 2 * weight}); c != want {
 			t.Errorf("counts %+v, want %+v", c, want)
 		}
 		if !r.ModelReady("a", "") {
@@ -447,21 +447,24 @@ func TestModelsLeaveWhenOthersGrow(t *testing.T) {
 		}
 	}
 	demanding(t, newDisk(t).models("a", "b", "c", "d"), 4, grows, func(t *testing.T, r *running, eng *slow) {
-		loaded := func() int {
+		loaded := func(room int64) int {
 			time.Sleep(11 * time.Second) // none of them is young any more
 			c, _ := r.source.DemandCounts()
+			if c.Room != room {
+				t.Errorf("%d bytes may be counted for models, want %d", c.Room, room)
+			}
 			return c.Loaded
 		}
 		for _, name := range []string{"a", "b", "c", "d"} {
 			mustAsk(t, r, name, time.Second)
 		}
-		if n := loaded(); n != 4 {
+		if n := loaded(4 * weight); n != 4 {
 			t.Fatalf("%d models are loaded, want 4", n)
 		}
 		eng.mu.Lock()
 		times = 2
 		eng.mu.Unlock()
-		if n := loaded(); n != 2 {
+		if n := loaded(2 * weight); n != 2 {
 			t.Errorf("%d models of twice the size are loaded, want 2", n)
 		}
 		eng.mu.Lock()
@@ -473,8 +476,48 @@ func TestModelsLeaveWhenOthersGrow(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := loaded(); n != 3 {
+		if n := loaded(4 * weight * 31 / 32); n != 3 {
 			t.Errorf("%d models are loaded when they hold less again, want 3", n)
+		}
+	})
+}
+
+// A request loads a model that fits by itself, however much models have grown. So it stays, and a cell
+// must not take it away.
+func TestALargeModelThatGrewStaysIfNoOtherIsLoaded(t *testing.T) {
+	grows := func(o *setup) {
+		opened := o.Runners["echo"].Engine.(*slow)
+		o.Demand.Resident = func() int64 {
+			opened.mu.Lock()
+			defer opened.mu.Unlock()
+			return int64(opened.open) * 2 * 3 * weight // twice its size
+		}
+	}
+	d := newDisk(t).model("a", echoConfig).write(map[string]string{"a/1/weights": strings.Repeat("w", 3*weight)})
+	demanding(t, d, 4, grows, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		time.Sleep(time.Minute)
+		c, _ := r.source.DemandCounts()
+		if c.Loaded != 1 || c.Evictions != 0 || c.Room < c.Held {
+			t.Errorf("%+v: want the model in memory, and room for it", c)
+		}
+	})
+}
+
+// A cell adds up the bytes on the page of a node, and compares the sum with the memory there.
+func TestThePageOfANodeHasTheBytesThatAreCounted(t *testing.T) {
+	d := newDisk(t).models("a").model("b", echoConfig+" version_policy { all { } }").write(map[string]string{
+		"b/1/weights": strings.Repeat("w", weight), "b/2/weights": strings.Repeat("w", weight),
+	})
+	demanding(t, d, 4, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		mustAsk(t, r, "b", 2*time.Second) // a version after the other
+		bytes := int64(0)
+		for _, m := range r.NodeModels() {
+			bytes += m.Bytes
+		}
+		if c, _ := r.source.DemandCounts(); bytes != c.Held || c.Held != 3*weight {
+			t.Errorf("%d bytes, want the %d that are counted, which are three weights", bytes, c.Held)
 		}
 	})
 }

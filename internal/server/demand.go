@@ -17,8 +17,9 @@ type Demand interface {
 	Await(ctx context.Context, model string, nested bool) error
 	// Available reports whether a request for a model that does not serve would load it.
 	Available(model string) bool
-	// Measured returns how much memory a loaded model takes; 0 if that was not measured.
-	Measured(model string) int64
+	// Counted returns how much memory is counted for a model, with all its versions; 0 if it is
+	// not in memory.
+	Counted(model string) int64
 }
 
 // SetDemand makes requests for models that do not serve load them. It must be called before

@@ -16,7 +16,7 @@ func (n never) Await(context.Context, string, bool) error {
 }
 
 func (never) Available(string) bool { return false }
-func (never) Measured(string) int64 { return 0 }
+func (never) Counted(string) int64  { return 0 }
 
 // absent is a Demand without models that counts how often it is asked.
 type absent struct{ asked int }
@@ -27,7 +27,7 @@ func (a *absent) Await(context.Context, string, bool) error {
 }
 
 func (*absent) Available(string) bool { return false }
-func (*absent) Measured(string) int64 { return 0 }
+func (*absent) Counted(string) int64  { return 0 }
 
 func TestAModelThatServesCostsNothingMoreInModeDemand(t *testing.T) {
 	s := start(t)

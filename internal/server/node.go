@@ -29,8 +29,8 @@ func (s *Server) NodeModels() []node.Model {
 		}
 		m.Stats = &totals[i]
 		describe(m, st.serves)
-		if s.demand != nil && st.only {
-			m.Bytes = cmp.Or(s.demand.Measured(st.Name), m.Bytes)
+		if s.demand != nil { // readers add them up, and compare the sum with the memory for models
+			m.Bytes = cmp.Or(s.demand.Counted(st.Name)/st.versions, m.Bytes)
 		}
 	}
 	return all
@@ -39,8 +39,8 @@ func (s *Server) NodeModels() []node.Model {
 // A versionState is an entry of the index, without paths in its reason.
 type versionState struct {
 	catalog.IndexEntry
-	serves *servable.Version // nil if it does not serve
-	only   bool              // it is the only version of its model that serves
+	serves   *servable.Version // nil if it does not serve
+	versions int64             // of its model that serve
 }
 
 // states returns the states of all versions except those that were unloaded, ordered by name and
@@ -56,7 +56,7 @@ func (s *Server) states() (all []versionState) {
 				if e.Reason != "" {
 					e.Reason = infer.WithoutPaths(name, e.Reason)
 				}
-				all = append(all, versionState{e, serves.of(&e), len(serves.versions) == 1})
+				all = append(all, versionState{e, serves.of(&e), int64(len(serves.versions))})
 			}
 		}
 	}

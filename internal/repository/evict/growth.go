@@ -43,3 +43,14 @@ func (g *Growth) Limit(memory, newcomer int64) int64 {
 	limit = max(limit, float64(memory)/factor) // as much as if all had grown
 	return max(int64(limit), min(memory, newcomer))
 }
+
+// Room returns a limit in steps of a 32nd of memory, for others that plan with it: it must not change
+// with each look. before is what it returned last. It is never more than the limit, and rises when the
+// limit is half a step above the next one.
+func Room(before, limit, memory int64) int64 {
+	step := max(1, memory/32)
+	if before <= limit && limit-before < step+step/2 {
+		return before
+	}
+	return limit - limit%step
+}

@@ -84,3 +84,19 @@ func TestMemoryThatIsLostCostsNoMoreThanItself(t *testing.T) {
 		t.Errorf("%d are left for models, want 700", counted)
 	}
 }
+
+func TestRoomChangesInSteps(t *testing.T) {
+	room := int64(3210) // no multiple of a step, which is 100
+	for _, step := range []struct{ limit, want int64 }{
+		{3210, 3210}, {3205, 3200}, {3200, 3200}, {3210, 3200}, {3199, 3100},
+		{3249, 3100}, {3199, 3100}, {3250, 3200}, // a limit near the edge of a step does not change it again and again
+		{1050, 1000}, {3210, 3200},
+	} {
+		if room = Room(room, step.limit, 3210); room != step.want {
+			t.Fatalf("a limit of %d makes it %d, want %d", step.limit, room, step.want)
+		}
+	}
+	if got := Room(7, 5, 7); got != 5 { // steps of less than one byte
+		t.Errorf("%d, want 5", got)
+	}
+}
