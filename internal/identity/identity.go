@@ -130,7 +130,7 @@ func (a *Authenticator) load(ctx context.Context) error {
 	}
 	digest := sha256.Sum256(append(append(slices.Clone(keyText), 0), accessText...))
 	before := a.state.Load()
-	if before != nil && before.digest == digest {
+	if before != nil && before.digest == digest && before.current() {
 		return nil
 	}
 	next, issuers, err := a.parse(keyText, accessText)
@@ -154,6 +154,16 @@ func (a *Authenticator) load(ctx context.Context) error {
 		a.log.Info("access settings reloaded", "keys", len(next.keys), "issuers", len(next.issuers))
 	}
 	return nil
+}
+
+// current reports whether the files that the access file names have not changed.
+func (s *state) current() bool {
+	for _, i := range s.issuers {
+		if !i.current() {
+			return false
+		}
+	}
+	return true
 }
 
 func readIfNamed(path string, mayMiss bool) ([]byte, error) {

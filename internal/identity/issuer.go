@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -15,7 +16,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +51,7 @@ const (
 type issuer struct {
 	settings *Settings
 	opts     Issuer
+	ca       []byte // what the file opts.CA had
 	client   *http.Client
 	log      *slog.Logger
 	now      func() time.Time
@@ -76,11 +77,11 @@ type verified struct {
 
 func newIssuer(s *Settings, opts Issuer, log *slog.Logger, now func() time.Time) (*issuer, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	pem, err := readIfNamed(opts.CA, false)
+	if err != nil {
+		return nil, fmt.Errorf("ca: %w", err)
+	}
 	if opts.CA != "" {
-		pem, err := os.ReadFile(opts.CA)
-		if err != nil {
-			return nil, fmt.Errorf("ca: %w", err)
-		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("ca: %s has no certificates", opts.CA)
@@ -88,9 +89,16 @@ func newIssuer(s *Settings, opts Issuer, log *slog.Logger, now func() time.Time)
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	return &issuer{
-		settings: s, opts: opts, log: log, now: now, refresh: make(chan struct{}, 1), tokens: map[[sha256.Size]byte]verified{},
+		settings: s, opts: opts, ca: pem, log: log, now: now, refresh: make(chan struct{}, 1), tokens: map[[sha256.Size]byte]verified{},
 		client: &http.Client{Transport: transport, Timeout: 10 * time.Second},
 	}, nil
+}
+
+// current reports whether its file has the authorities with which the issuer was opened. A file that
+// cannot be read has not, so that it is opened again, and the error is reported.
+func (i *issuer) current() bool {
+	pem, err := readIfNamed(i.opts.CA, false)
+	return err == nil && bytes.Equal(pem, i.ca)
 }
 
 // run fetches the issuer's keys now and then, until ctx ends.

@@ -1,8 +1,13 @@
 package identity
 
 import (
+	"crypto/tls"
 	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,10 +15,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/identity/identitytest"
 )
 
-// openIssuer returns an authenticator whose issuer's keys are fetched, and that issuer.
-func openIssuer(t *testing.T, i *identitytest.Issuer) (*Authenticator, *issuer) {
+// openIssuer returns an authenticator whose issuer's keys are fetched, and that issuer. more are
+// other fields that the access file has for it.
+func openIssuer(t *testing.T, i *identitytest.Issuer, more string) (*Authenticator, *issuer) {
 	t.Helper()
-	a, _ := openFiles(t, i.Access())
+	a, _ := openFiles(t, strings.Replace(i.Access(), "{url:", "{"+more+"url:", 1))
 	inner := a.state.Load().issuers[i.URL]
 	for deadline := time.Now().Add(10 * time.Second); inner.keys.Load() == nil; {
 		if time.Now().After(deadline) {
@@ -40,7 +46,7 @@ func authorize(a *Authenticator, t *testing.T, token string) (*access.Caller, er
 
 func TestATokenSaysWhoCalls(t *testing.T) {
 	i := identitytest.NewIssuer(t)
-	a, _ := openIssuer(t, i)
+	a, _ := openIssuer(t, i, "")
 	caller, err := authorize(a, t, i.Sign(t, i.Claims(nil)))
 	if err != nil || caller.Name() != "user:ann" || caller.Tenant() != "blue" || !caller.May(access.Run, "m") || caller.May(access.Manage, "m") {
 		t.Errorf("caller %+v, %v", caller, err)
@@ -49,7 +55,7 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 
 func TestTokensThatMustNotBeAcceptedAreNot(t *testing.T) {
 	i := identitytest.NewIssuer(t)
-	a, _ := openIssuer(t, i)
+	a, _ := openIssuer(t, i, "")
 	other := identitytest.NewIssuer(t)
 	valid := i.Sign(t, i.Claims(nil))
 	parts := strings.Split(valid, ".")
@@ -83,7 +89,7 @@ func TestTokensThatMustNotBeAcceptedAreNot(t *testing.T) {
 
 func TestKnownKeysAreUsedForAnHourWhileTheIssuerIsDown(t *testing.T) {
 	i := identitytest.NewIssuer(t)
-	a, inner := openIssuer(t, i)
+	a, inner := openIssuer(t, i, "")
 	token := i.Sign(t, i.Claims(map[string]any{"exp": time.Now().Add(5 * time.Hour).Unix()}))
 	i.Down(true)
 	start := time.Now()
@@ -98,9 +104,48 @@ func TestKnownKeysAreUsedForAnHourWhileTheIssuerIsDown(t *testing.T) {
 	}
 }
 
+// The authority of an issuer is renewed in its file, and the access file stays as it is.
+func TestKeysAreFetchedWithTheAuthorityThatIsInItsFileNow(t *testing.T) {
+	var config atomic.Pointer[tls.Config]
+	certify := func(ca *identitytest.CA) {
+		pair, err := tls.LoadX509KeyPair(ca.Issue(t, "issuer"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Store(&tls.Config{Certificates: []tls.Certificate{pair}})
+	}
+	first, second := identitytest.NewCA(t), identitytest.NewCA(t)
+	i := identitytest.NewIssuer(t)
+	server := httptest.NewUnstartedServer(i)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config.Load(), nil }}
+	certify(first)
+	server.StartTLS()
+	defer server.Close()
+	i.URL = server.URL
+
+	a, inner := openIssuer(t, i, "ca: "+first.Path+", ")
+	certify(second)
+	inner.client.CloseIdleConnections()
+	if _, err := inner.fetch(t.Context()); err == nil {
+		t.Fatal("an authority is trusted that is not in the file")
+	}
+	if err := os.Rename(second.Path, first.Path); err != nil {
+		t.Fatal(err)
+	}
+	reload(t, a)
+	if _, err := a.state.Load().issuers[i.URL].fetch(t.Context()); err != nil {
+		t.Error(err)
+	}
+	now := a.state.Load()
+	if reload(t, a); a.state.Load() != now {
+		t.Error("the settings were read again although no file has changed")
+	}
+}
+
 func TestARotatedKeyIsAcceptedAndAWithdrawnOneIsRefusedWithinAMinute(t *testing.T) {
 	i := identitytest.NewIssuer(t)
-	a, inner := openIssuer(t, i)
+	a, inner := openIssuer(t, i, "")
 	old := i.Sign(t, i.Claims(nil))
 	if _, err := authorize(a, t, old); err != nil {
 		t.Fatal(err)
@@ -136,7 +181,7 @@ func TestARotatedKeyIsAcceptedAndAWithdrawnOneIsRefusedWithinAMinute(t *testing.
 
 func TestVerifiedTokensAreCachedUntilTheyExpire(t *testing.T) {
 	i := identitytest.NewIssuer(t)
-	a, inner := openIssuer(t, i)
+	a, inner := openIssuer(t, i, "")
 	token := i.Sign(t, i.Claims(map[string]any{"exp": time.Now().Add(10 * time.Second).Unix()}))
 	first, err := authorize(a, t, token)
 	if err != nil {
@@ -173,7 +218,7 @@ func TestKeysOfOtherKindsArePassedOver(t *testing.T) {
 
 func TestATokenOfAKnownKeyIsNotBlamedOnItsKey(t *testing.T) {
 	i := identitytest.NewIssuer(t)
-	a, inner := openIssuer(t, i)
+	a, inner := openIssuer(t, i, "")
 	if _, err := authorize(a, t, i.Sign(t, i.Claims(map[string]any{"aud": "other"}))); err == nil || strings.Contains(err.Error(), "known key") || !strings.Contains(err.Error(), "audience") {
 		t.Errorf("a token for another audience: %v", err)
 	}
