@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,6 +52,10 @@ func (c *credentialFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&c.key, "cert-key", "", "`file` with the private key of --cert, PEM")
 }
 
+func (c *credentialFlags) files() identity.ClientTLS {
+	return identity.ClientTLS{CA: c.ca, Cert: c.cert, Key: c.key}
+}
+
 // options returns the options of a client of the server at address.
 func (c *credentialFlags) options(address string) (client.Options, error) {
 	opts := client.Options{Token: cmp.Or(c.token, os.Getenv(tokenVariable))}
@@ -59,7 +65,7 @@ func (c *credentialFlags) options(address string) (client.Options, error) {
 	if strings.HasPrefix(address, "http://") {
 		return opts, misuse{fmt.Errorf("-u: connections to %s are not encrypted; write https://, or leave out --tls, --ca and --cert", address)}
 	}
-	t, err := identity.ClientTLS{CA: c.ca, Cert: c.cert, Key: c.key}.Config()
+	t, err := c.files().Config()
 	if err != nil {
 		return opts, misuse{fmt.Errorf("--ca, --cert: %w", err)}
 	}
@@ -68,18 +74,53 @@ func (c *credentialFlags) options(address string) (client.Options, error) {
 }
 
 // httpClient returns a client of the HTTP ports of servers, and the scheme of their addresses. It
-// is for commands that read what package client does not have.
+// is for commands that read what package client does not have. Some run for long: each connection has
+// the certificates that are in the files at that time.
 func (c *credentialFlags) httpClient(address string) (h *http.Client, scheme string, err error) {
 	opts, err := c.options(address)
 	if err != nil {
 		return nil, "", err
 	}
 	scheme = "http"
+	dialer := &net.Dialer{Timeout: 2 * time.Second}
+	transport := &http.Transport{MaxIdleConnsPerHost: 4, DialContext: dialer.DialContext}
 	if opts.TLS != nil {
 		scheme = "https"
+		encrypted := &tlsDialer{dialer: dialer, files: c.files()}
+		encrypted.last.Store(opts.TLS)
+		transport.DialTLSContext = encrypted.dial
 	}
-	transport := &http.Transport{TLSClientConfig: opts.TLS, MaxIdleConnsPerHost: 4, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}
 	return &http.Client{Transport: withToken{transport, opts.Token}}, scheme, nil
+}
+
+// A tlsDialer opens connections with the certificates that are in the files now. While those cannot be
+// used, for example because only one of two has been replaced, it uses the last ones.
+type tlsDialer struct {
+	dialer *net.Dialer
+	files  identity.ClientTLS
+	last   atomic.Pointer[tls.Config]
+}
+
+func (d *tlsDialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	config, unusable := d.files.Config()
+	if unusable == nil {
+		d.last.Store(config)
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := d.dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	config = d.last.Load().Clone()
+	config.ServerName = host
+	conn := tls.Client(plain, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, unusable, plain.Close())
+	}
+	return conn, nil
 }
 
 // withToken adds a token to requests.

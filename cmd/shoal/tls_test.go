@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -206,4 +208,62 @@ func (s *encrypted) serial(t *testing.T) string {
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.String()
+}
+
+// Certificates of a cell and of its nodes are renewed while it runs.
+func TestACellConnectsToNodesWithTheFilesAsTheyAreNow(t *testing.T) {
+	first, second := identitytest.NewCA(t), identitytest.NewCA(t)
+	var config atomic.Pointer[tls.Config]
+	certify := func(ca *identitytest.CA) {
+		pair, err := tls.LoadX509KeyPair(ca.Issue(t, "node"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		trusted, err := identity.ClientTLS{CA: ca.Path}.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Store(&tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: trusted.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert})
+	}
+	certify(first)
+	node := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	node.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	node.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config.Load(), nil }}
+	node.StartTLS()
+	defer node.Close()
+
+	flags := credentialFlags{ca: first.Path}
+	flags.cert, flags.key = first.Issue(t, "cell")
+	h, scheme, err := flags.httpClient("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error {
+		node.CloseClientConnections() // as if it had restarted
+		resp, err := h.Get(scheme + "://" + node.Listener.Addr().String())
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	certify(second)
+	if err := ask(); err == nil {
+		t.Fatal("an authority is trusted that is not in the file")
+	}
+	cert, key := second.Issue(t, "cell")
+	if err := errors.Join(os.Rename(second.Path, first.Path), os.Rename(cert, flags.cert), os.Rename(key, flags.key)); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("after the renewal: %v", err)
+	}
+	if err := os.WriteFile(flags.key, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("while the files are being replaced: %v", err)
+	}
 }
