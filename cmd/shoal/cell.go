@@ -213,17 +213,94 @@ func authorizeCell(gate *access.Gate, api, figures http.Handler) http.Handler {
 	mux.Handle("/", observed(api))
 	mux.Handle("GET /metrics", observed(figures))
 	mux.HandleFunc("/v1/rollouts", changeCell(gate, api))
-	mux.HandleFunc("/v1/rollouts/", changeCell(gate, api))
+	mux.HandleFunc(rolloutsPath, changeCell(gate, api))
 	return mux
 }
 
+// rolloutsPath is followed by the model of a rollout.
+const rolloutsPath = "/v1/rollouts/"
+
 func changeCell(gate *access.Gate, api http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		change := access.Change{Action: access.Configure, What: "rollout", Detail: r.Method + " " + r.URL.Path}
-		if err := gate.Change(r.Context(), change, func() error { api.ServeHTTP(w, r); return nil }); err != nil {
+		change := access.Change{Action: access.Configure}
+		switch r.Method {
+		case http.MethodPost:
+			change.What = "start rollout"
+			if gate.Check(r.Context(), change.Action, "") == nil { // bodies of other callers are not read
+				r, change.Model, change.Detail = readRollout(w, r)
+			}
+		case http.MethodDelete:
+			change.What, change.Model = "stop rollout", strings.TrimPrefix(r.URL.Path, rolloutsPath)
+		default:
+			change.What, change.Detail = "rollout", r.Method+" "+r.URL.Path
+		}
+		denied := true
+		err := gate.Change(r.Context(), change, func() error {
+			denied = false
+			answer := answerWriter{ResponseWriter: w}
+			api.ServeHTTP(&answer, r)
+			return answer.err()
+		})
+		if denied {
 			refuseCaller(w, err)
 		}
 	}
+}
+
+// maxRollout is the size of a request to start a rollout.
+const maxRollout = 1 << 16
+
+// readRollout returns the model and the version of a request to start a rollout, and the request with
+// its body, for the API. What is wrong with the body the API says.
+func readRollout(w http.ResponseWriter, r *http.Request) (again *http.Request, model, detail string) {
+	limited := http.MaxBytesReader(w, r.Body, maxRollout)
+	body, _ := io.ReadAll(limited) // a later read fails, too
+	again = r.WithContext(r.Context())
+	again.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), limited), limited}
+	var rollout cell.Rollout
+	if json.NewDecoder(bytes.NewReader(body)).Decode(&rollout) != nil {
+		return again, "", ""
+	}
+	return again, rollout.Model, "version " + rollout.To
+}
+
+// An answerWriter notes whether a request failed, and why.
+type answerWriter struct {
+	http.ResponseWriter
+	status int
+	text   bytes.Buffer // of an error
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (a *answerWriter) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (a *answerWriter) Write(p []byte) (int, error) {
+	a.status = cmp.Or(a.status, http.StatusOK)
+	if a.status >= http.StatusBadRequest {
+		a.text.Write(p)
+	}
+	return a.ResponseWriter.Write(p)
+}
+
+func (a *answerWriter) err() error {
+	switch {
+	case a.status == 0:
+		return errors.New("its client has left") // the API answers all others
+	case a.status < http.StatusBadRequest:
+		return nil
+	}
+	var answer struct{ Error string }
+	if json.Unmarshal(a.text.Bytes(), &answer) != nil || answer.Error == "" {
+		return errors.New(http.StatusText(a.status))
+	}
+	return errors.New(answer.Error)
 }
 
 func refuseCaller(w http.ResponseWriter, err error) {

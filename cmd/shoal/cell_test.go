@@ -1,13 +1,18 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/cell"
 )
 
 func TestCallersOfACellNeedTheRight(t *testing.T) {
@@ -40,6 +45,68 @@ func TestCallersOfACellNeedTheRight(t *testing.T) {
 				t.Errorf("%s by %v: %d %s, want %d", c.request, caller, w.Code, w.Body, want)
 			}
 		}
+	}
+}
+
+func TestTheAuditLogOfACellHasWhichRolloutsWereRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	audit, err := access.OpenAudit(path, access.AuditOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := false
+	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var rollout cell.Rollout
+		switch err := json.NewDecoder(r.Body).Decode(&rollout); {
+		case r.Method == http.MethodDelete:
+			_, _ = io.WriteString(w, "{}")
+		case err != nil || rollout.Model != "m" || rollout.To != "2":
+			t.Errorf("the API got %+v, %v", rollout, err)
+		case started:
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":"it is under way"}`)
+		case r.Header.Get("Gone") != "": // the API does not answer
+		default:
+			started = true
+			_, _ = io.WriteString(w, "{}")
+		}
+	})
+	handler := authorizeCell(&access.Gate{Audit: audit}, api, api)
+	for _, c := range []struct {
+		method, path string
+		caller       *access.Caller
+		gone         string
+		status       int
+	}{
+		{http.MethodPost, "/v1/rollouts", access.Self, "yes", http.StatusOK},
+		{http.MethodPost, "/v1/rollouts", access.Self, "", http.StatusOK},
+		{http.MethodPost, "/v1/rollouts", access.Self, "", http.StatusBadRequest},
+		{http.MethodPost, "/v1/rollouts", nil, "", http.StatusUnauthorized},
+		{http.MethodDelete, "/v1/rollouts/m", access.Self, "", http.StatusOK},
+	} {
+		r := httptest.NewRequest(c.method, c.path, strings.NewReader(`{"model":"m","to":"2"}`))
+		r.Header.Set("Gone", c.gone)
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), c.caller))); w.Code != c.status {
+			t.Errorf("%s %s: %d %s, want %d", c.method, c.path, w.Code, w.Body, c.status)
+		}
+	}
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range auditRecords(t, path) {
+		got = append(got, fmt.Sprint(r["what"], " ", r["model"], " ", r["detail"], ": ", r["outcome"], " ", r["error"]))
+	}
+	want := []string{
+		"start rollout m version 2: failed its client has left",
+		"start rollout m version 2: ok <nil>",
+		"start rollout m version 2: failed it is under way",
+		"start rollout <nil> <nil>: denied " + access.ErrUnauthenticated.Error(),
+		"stop rollout m <nil>: ok <nil>",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
