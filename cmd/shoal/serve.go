@@ -194,8 +194,8 @@ type parts struct {
 	cache   *bucket.Cache // of buckets; nil if there are none
 }
 
-// newParts returns a server without models. settings are those of a store, and nil if there
-// is none.
+// newParts returns a server without models, which the caller closes, or an error and nothing to
+// close. settings are those of a store, and nil if there is none.
 func newParts(opts serveOptions, settings *mms.Settings, guarded *security, recorder *arrivals.Writer, tracer *trace.Tracer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
 	cores := machine.Cores(machine.Root())
 	if os.Getenv("GOMAXPROCS") == "" {
@@ -206,16 +206,21 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 	}
 	settingsOfBackends, err := parseBackendSettings(opts.backends)
 	if err != nil {
-		return p, err
+		return parts{}, err
 	}
 	logIgnored(settingsOfBackends, log)
 	if p.responses, err = newCache(opts.cacheConfig); err != nil {
-		return p, err
+		return parts{}, err
 	}
 	caller := &lateBoundCaller{}
 	p.settings, p.security, p.tracer = settings, guarded, tracer
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: caller, Tracer: tracer, Log: log})
+	defer func() {
+		if err != nil {
+			p, err = parts{}, errors.Join(err, p.onnx.Close(), p.python.Close(), closeBuckets(p.buckets, p.cache))
+		}
+	}()
 	kept := calibrationDir(opts.calibrationDir, log)
 	store := calibrate.NewStore(kept, log)
 	env := servable.NewEnv(servable.Options{
@@ -296,7 +301,7 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	defer flushTraces()
 	p, err := newParts(opts, settings, guarded, recorder, tracer, pace, log)
 	if err != nil {
-		return errors.Join(err, p.onnx.Close(), p.python.Close(), closeBuckets(p.buckets, p.cache))
+		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -370,3 +370,17 @@ func TestMemoryIsFreedAfterTheLastRefusal(t *testing.T) {
 		}
 	})
 }
+
+// The flags are checked before, and what is wrong with them all the same must not end in a panic.
+func TestAServerThatCannotBeMadeIsAnError(t *testing.T) {
+	for _, flag := range []string{"--cache-config=remote,size=1", "--backend-config=python"} {
+		opts, _, err := serveFlags(nil, flag, "../../examples/seed-device")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = serve(t.Context(), opts, nil, nil, &logOutput{Logger: slog.New(slog.DiscardHandler)})
+		if name, _, _ := strings.Cut(flag, "="); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}
