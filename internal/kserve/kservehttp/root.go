@@ -40,7 +40,7 @@ func (h *handler) describe(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	d := description{
-		Name: kserve.ServerName, Version: h.opts.Version, Ready: h.catalog.Ready(), Models: []modelDescription{},
+		Name: h.opts.Name, Version: h.opts.Version, Ready: h.catalog.Ready(), Models: []modelDescription{},
 		Links: map[string]string{"metadata": "/v2", "live": "/v2/health/live", "ready": "/v2/health/ready", "statistics": "/v2/models/stats"},
 	}
 	for _, e := range kserve.Index(r.Context(), h.control, false) {

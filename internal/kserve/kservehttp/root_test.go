@@ -13,7 +13,7 @@ import (
 func TestTheRootDescribesTheServer(t *testing.T) {
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Entries = kservetest.RecordedIndex
-	h := New(backend, backend, backend, Options{Version: "1.2.3"})
+	h := New(backend, backend, backend, Options{Name: "node-1", Version: "1.2.3"})
 	get := func(accept string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Accept", accept)
@@ -23,7 +23,7 @@ func TestTheRootDescribesTheServer(t *testing.T) {
 	}
 	w := get("*/*")
 	var d description
-	if err := json.Unmarshal(w.Body.Bytes(), &d); err != nil || w.Code != http.StatusOK || d.Name != "shoal" || d.Version != "1.2.3" || len(d.Models) != len(backend.Entries) {
+	if err := json.Unmarshal(w.Body.Bytes(), &d); err != nil || w.Code != http.StatusOK || d.Name != "node-1" || d.Version != "1.2.3" || len(d.Models) != len(backend.Entries) {
 		t.Errorf("%d, %v: %s", w.Code, err, w.Body)
 	}
 	for _, m := range d.Models {
