@@ -43,11 +43,6 @@ type Options struct {
 	// searches for the library.
 	Library string
 
-	// Threads is the size of a thread pool that all models share, except those whose
-	// configuration sets intra_op_thread_count. 0 means no pool: one thread computes
-	// each batch.
-	Threads int
-
 	// Nice is the niceness of threads that compute, so that the server's own threads go
 	// first when all cores are busy with batches. 0 does not change it.
 	Nice int
@@ -103,7 +98,7 @@ func (e *Engine) open() (*onnxruntime.Runtime, error) {
 	if err != nil {
 		return nil, infer.Errorf(infer.Unavailable, "%w", err)
 	}
-	r, err := onnxruntime.Open(onnxruntime.Options{Library: library, Threads: e.opts.Threads, Log: e.opts.Log})
+	r, err := onnxruntime.Open(onnxruntime.Options{Library: library, Log: e.opts.Log})
 	if err != nil {
 		return nil, infer.Errorf(infer.Unavailable, "%w", err)
 	}
@@ -159,9 +154,9 @@ func (e *Engine) warnOfGPUOptions(m *model) {
 }
 
 // AnyThreads implements [engine.Threader].
-func (e *Engine) AnyThreads(cfg *modelconfig.Config) bool {
+func (*Engine) AnyThreads(cfg *modelconfig.Config) bool {
 	_, configured := cfg.Parameters["intra_op_thread_count"]
-	return !configured && e.opts.Threads == 0
+	return !configured
 }
 
 // LibraryVersion implements [engine.LibraryVersioner].
@@ -230,7 +225,7 @@ func (e *Engine) loadNice(opts onnxruntime.SessionOptions) int {
 	e.mu.Lock()
 	first := e.runtime == nil
 	e.mu.Unlock()
-	if first || e.opts.Nice == 0 || e.opts.Threads > 0 || opts.Threads > 1 || opts.Parallel > 1 {
+	if first || e.opts.Nice == 0 || opts.Threads > 1 || opts.Parallel > 1 {
 		return e.opts.Nice
 	}
 	return lowest

@@ -141,10 +141,6 @@ func TestExclusiveBatchesRunInASessionOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestConformsWithASharedPool(t *testing.T) {
-	enginetest.Conform(t, newEngine(t, Options{Threads: 2}), sources["mlp"]())
-}
-
 // open loads a model and opens an instance of it.
 func open(t *testing.T, src engine.Source) engine.Instance {
 	t.Helper()

@@ -26,7 +26,7 @@ var optimiseLevels = map[int32]onnxruntime.Optimise{
 
 // readSettings reads optimization.graph.level and a model's parameters:
 //
-//	intra_op_thread_count                  threads that compute one operator; 0 or unset means one, or the shared pool
+//	intra_op_thread_count                  threads that compute one operator; 0 or unset means one
 //	execution_mode                         "1" computes branches of the graph in parallel
 //	inter_op_thread_count                  threads for execution_mode 1; 0 or unset means one per core
 //	enable_mem_arena, enable_mem_pattern   "0" switches them off

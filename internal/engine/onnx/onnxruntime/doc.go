@@ -23,18 +23,14 @@ type Options struct {
 	// Library is the path of the library; see [Find].
 	Library string
 
-	// Threads is the size of the thread pool that sessions share, including the caller's
-	// thread. 0 means no shared pool.
-	Threads int
-
 	// Log, if not nil, receives the library's log messages.
 	Log *slog.Logger
 }
 
 // SessionOptions configure a [Session].
 type SessionOptions struct {
-	// Threads is the number of threads that compute one run. 0 means the shared pool if
-	// there is one, else the caller's thread only.
+	// Threads is the number of threads that compute one run. 0 means the caller's thread
+	// only.
 	Threads int
 
 	// Parallel is the number of threads that run branches of the graph in parallel. 0

@@ -414,7 +414,7 @@ func TestLoadingEndsWithItsContext(t *testing.T) {
 }
 
 func TestSettingsReachTheLibrary(t *testing.T) {
-	r := open(t, onnxruntime.Options{Threads: 2})
+	r := open(t, onnxruntime.Options{})
 	if v := r.Version(); !strings.HasPrefix(v, "1.") {
 		t.Errorf("version is %q", v)
 	}

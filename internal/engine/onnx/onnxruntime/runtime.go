@@ -23,12 +23,11 @@ const Built = true
 
 // A Runtime is an open library. Its methods may be called concurrently.
 //
-// The library has one thread pool and one log per process: the Options of a second Runtime
-// have no effect while another is open.
+// The library has one log per process: that of a second Runtime has no effect while another is
+// open.
 type Runtime struct {
 	ort     *C.struct_ort // never freed: outputs are freed through it, and may outlive the Runtime
 	library string
-	pooled  bool // sessions share a thread pool
 }
 
 // tuneMalloc configures the C library's allocator once, before ONNX Runtime allocates.
@@ -50,7 +49,7 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	name := C.CString(library)
 	defer C.free(unsafe.Pointer(name))
-	r := &Runtime{ort: (*C.struct_ort)(C.calloc(1, C.sizeof_struct_ort)), library: library, pooled: opts.Threads > 0}
+	r := &Runtime{ort: (*C.struct_ort)(C.calloc(1, C.sizeof_struct_ort)), library: library}
 	if text := C.shoal_open(r.ort, name); text != nil {
 		C.free(unsafe.Pointer(r.ort))
 		return nil, fmt.Errorf("ONNX Runtime cannot be opened from %s: %s", library, C.GoString(text))
@@ -62,7 +61,7 @@ func Open(opts Options) (*Runtime, error) {
 	// Never deleted: the library keeps using it if another Runtime is open when this one is
 	// closed.
 	handle := cgo.NewHandle(log)
-	if err := r.error(C.shoal_start(r.ort, C.uintptr_t(handle), C.int(opts.Threads))); err != nil {
+	if err := r.error(C.shoal_start(r.ort, C.uintptr_t(handle))); err != nil {
 		r.Close()
 		return nil, err
 	}

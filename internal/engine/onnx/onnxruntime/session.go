@@ -95,14 +95,9 @@ func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSession
 func (r *Runtime) options(opts SessionOptions) (*C.OrtSessionOptions, error) {
 	var options *C.OrtSessionOptions
 	settings := C.struct_settings{
-		level: C.int(optimiseLevels[opts.Optimise]), threads: C.int(opts.Threads),
+		level: C.int(optimiseLevels[opts.Optimise]), threads: C.int(max(1, opts.Threads)),
 		branches: C.int(opts.Parallel), parallel: C.bool(opts.Parallel > 0),
 		arena: C.bool(!opts.NoArena), pattern: C.bool(!opts.NoPattern),
-	}
-	// The shared pool has one thread for branches; a session that needs more has its own
-	// threads.
-	if opts.Threads == 0 && (!r.pooled || opts.Parallel > 0) {
-		settings.threads = 1
 	}
 	if err := r.error(C.shoal_options(r.ort, settings, &options)); err != nil {
 		return nil, err

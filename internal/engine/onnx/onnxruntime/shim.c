@@ -38,21 +38,8 @@ static void forward(void *param, int level, const char *category, const char *id
 	shoalLog((uintptr_t)param, level, (char *)category, (char *)location, (char *)message);
 }
 
-static OrtStatus *start_env(struct ort *ort, void *log, int threads) {
-	if (threads == 0) return ort->CreateEnvWithCustomLogger(forward, log, LOG_WARNING, "shoal", &ort->env);
-	OrtThreadingOptions *options;
-	OrtStatus *status = ort->CreateThreadingOptions(&options);
-	if (status) return status;
-	status = ort->SetGlobalIntraOpNumThreads(options, threads);
-	if (!status) status = ort->SetGlobalInterOpNumThreads(options, 1);
-	if (!status) status = ort->SetGlobalSpinControl(options, 0);
-	if (!status) status = ort->CreateEnvWithCustomLoggerAndGlobalThreadPools(forward, log, LOG_WARNING, "shoal", options, &ort->env);
-	ort->ReleaseThreadingOptions(options);
-	return status;
-}
-
-OrtStatus *shoal_start(struct ort *ort, uintptr_t log, int threads) {
-	OrtStatus *status = start_env(ort, (void *)log, threads);
+OrtStatus *shoal_start(struct ort *ort, uintptr_t log) {
+	OrtStatus *status = ort->CreateEnvWithCustomLogger(forward, (void *)log, LOG_WARNING, "shoal", &ort->env);
 	if (!status) status = ort->CreateCpuMemoryInfo(ARENA_ALLOCATOR, MEMORY_DEFAULT, &ort->memory);
 	if (!status) status = ort->GetAllocatorWithDefaultOptions(&ort->allocator);
 	return status;
@@ -81,7 +68,7 @@ OrtStatus *shoal_options(struct ort *ort, struct settings s, OrtSessionOptions *
 	OrtStatus *status = ort->CreateSessionOptions(out);
 	if (status) return status;
 	status = ort->SetSessionGraphOptimizationLevel(*out, s.level);
-	if (!status) status = s.threads == 0 ? ort->DisablePerSessionThreads(*out) : ort->SetIntraOpNumThreads(*out, s.threads);
+	if (!status) status = ort->SetIntraOpNumThreads(*out, s.threads);
 	if (!status && s.branches > 0) status = ort->SetInterOpNumThreads(*out, s.branches);
 	if (!status && s.parallel) status = ort->SetSessionExecutionMode(*out, EXECUTION_PARALLEL);
 	if (!status && !s.arena) status = ort->DisableCpuMemArena(*out);

@@ -21,7 +21,6 @@ typedef struct OrtSession OrtSession;
 typedef struct OrtSessionOptions OrtSessionOptions;
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
-typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtValue OrtValue;
@@ -87,17 +86,10 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(98, ReleaseTypeInfo, void, (OrtTypeInfo *type)) \
 	X(99, ReleaseTensorTypeAndShapeInfo, void, (OrtTensorTypeAndShapeInfo *info)) \
 	X(100, ReleaseSessionOptions, void, (OrtSessionOptions *options)) \
-	X(120, DisablePerSessionThreads, OrtStatus *, (OrtSessionOptions *options)) \
-	X(121, CreateThreadingOptions, OrtStatus *, (OrtThreadingOptions **out)) \
-	X(122, ReleaseThreadingOptions, void, (OrtThreadingOptions *options)) \
 	X(125, GetAvailableProviders, OrtStatus *, (char ***out, int *n)) \
 	X(126, ReleaseAvailableProviders, OrtStatus *, (char **providers, int n)) \
 	X(130, AddSessionConfigEntry, OrtStatus *, (OrtSessionOptions *options, const char *key, const char *value)) \
-	X(147, SetGlobalIntraOpNumThreads, OrtStatus *, (OrtThreadingOptions *options, int threads)) \
-	X(148, SetGlobalInterOpNumThreads, OrtStatus *, (OrtThreadingOptions *options, int threads)) \
-	X(149, SetGlobalSpinControl, OrtStatus *, (OrtThreadingOptions *options, int spin)) \
 	X(150, AddInitializer, OrtStatus *, (OrtSessionOptions *options, const char *name, const OrtValue *value)) \
-	X(151, CreateEnvWithCustomLoggerAndGlobalThreadPools, OrtStatus *, (shoal_log log, void *param, int level, const char *id, const OrtThreadingOptions *options, OrtEnv **out)) \
 	X(165, AddRunConfigEntry, OrtStatus *, (OrtRunOptions *options, const char *key, const char *value)) \
 	X(166, CreatePrepackedWeightsContainer, OrtStatus *, (OrtPrepackedWeightsContainer **out)) \
 	X(167, ReleasePrepackedWeightsContainer, void, (OrtPrepackedWeightsContainer *container)) \
@@ -129,7 +121,7 @@ struct ort {
 // struct settings say how a session computes.
 struct settings {
 	int level;   // of optimisation
-	int threads; // that share the work of an operator; 0 means those of all sessions
+	int threads; // that share the work of an operator
 	int branches; // threads that run operators side by side; 0 means as many as there are cores
 	bool parallel; // run operators side by side at all
 	bool arena;
@@ -192,7 +184,7 @@ struct call {
 // A function that returns a string returns NULL if all went well; one that
 // returns a status likewise.
 const char *shoal_open(struct ort *ort, const char *library);
-OrtStatus *shoal_start(struct ort *ort, uintptr_t log, int threads);
+OrtStatus *shoal_start(struct ort *ort, uintptr_t log);
 void shoal_stop(struct ort *ort);
 
 int shoal_status_code(struct ort *ort, OrtStatus *status);
