@@ -297,7 +297,7 @@ func TestWithoutViewersNothingIsHeldAndNothingRuns(t *testing.T) {
 		before := runtime.NumGoroutine()
 		if n := len(receive(t, d, "?model=a", 2500*time.Millisecond, func() {
 			time.Sleep(time.Second)
-			if !f.counters["a"].Watched() {
+			if !f.counters["a"].Observes(time.Now()) {
 				t.Error("the batches of a viewed model are not watched")
 			}
 		})); n == 0 {
@@ -315,7 +315,7 @@ func TestWithoutViewersNothingIsHeldAndNothingRuns(t *testing.T) {
 		if b := &d.board; b.viewers != 0 || b.entries != nil || b.names != nil {
 			t.Errorf("the board holds %d entries", len(b.entries))
 		}
-		if f.counters["a"].Watched() || len(d.reels.all) != 0 {
+		if f.counters["a"].Observes(time.Now()) || len(d.reels.all) != 0 {
 			t.Error("batches are watched")
 		}
 	})

@@ -117,8 +117,8 @@ func TestAPolicyIsToldWhatWasMeasured(t *testing.T) {
 		policy := automatic.New(automatic.Options{MaxRows: 8})
 		b := start(t, &enginetest.Echo{}, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: policy}})
 		b.Calibrated(batching.Profile{Sizes: []batching.Timing{{Rows: 1, Median: 7 * ms, P95: 8 * ms, Runs: 5}}})
-		if got := policy.ExpectedDuration(1); got != 7*ms {
-			t.Errorf("a row takes %v, want %v", got, 7*ms)
+		if got := policy.Explain().Curve; len(got) == 0 || got[0].Rows != 1 || got[0].Expected != 7*ms {
+			t.Errorf("times %+v, want %v for a row", got, 7*ms)
 		}
 		b.finish()
 	})

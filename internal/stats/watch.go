@@ -105,9 +105,6 @@ func (w *Watch) Next(n int) (batches []Batch, missed uint64) {
 // Seen returns the number of the last batch that Next returned or missed.
 func (w *Watch) Seen() uint64 { return w.seen }
 
-// Watched reports whether a watch is open.
-func (c *Counters) Watched() bool { return c.watched.Load() != nil }
-
 // Observes reports whether a batch that ended at the given time is to be shown to watches, with
 // Observe. One that is not counts as missed.
 func (c *Counters) Observes(ended time.Time) bool {

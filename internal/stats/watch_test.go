@@ -50,11 +50,11 @@ func TestAWatchSeesTheBatchesThatEndWhileItIsOpen(t *testing.T) {
 		t.Errorf("it sees %d batches and misses %d, want %d of each", len(got), missed, maxWatched)
 	}
 	first.Close()
-	if !c.Watched() {
+	if c.watched.Load() == nil {
 		t.Error("the second watch does not count")
 	}
 	second.Close()
-	if c.Watched() {
+	if c.watched.Load() != nil {
 		t.Error("batches are kept without a watch")
 	}
 }

@@ -170,9 +170,3 @@ func (p *Policy) resize() {
 		p.unit = p.curve.expected(1) / unitsPerRow
 	}
 }
-
-// ExpectedDuration returns the expected duration of a batch of the given number of rows
-// while no other batch runs; 0 if it is unknown.
-func (p *Policy) ExpectedDuration(rows int) time.Duration {
-	return time.Duration(p.curve.expected(rows))
-}
