@@ -25,8 +25,5 @@ func Room(need int64, memory machine.Memory) error {
 		whose, more = "container", "raise the container's limit"
 	}
 	return infer.Errorf(infer.Unavailable, "the model needs about %d MiB of memory, and of the %s's %d MiB only %d MiB are free: %s, or unload another model",
-		mebibytes(need), whose, memory.Limit>>20, memory.Free>>20, more)
+		machine.Mebibytes(need), whose, memory.Limit>>20, memory.Free>>20, more)
 }
-
-// mebibytes rounds up, so that a need never looks smaller than the limit that it exceeds.
-func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }

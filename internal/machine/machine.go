@@ -53,6 +53,10 @@ func CPU(root fs.FS) string {
 	return strings.Join(parts, " ")
 }
 
+// Mebibytes converts bytes, and rounds up, so that a need never looks smaller than the limit that it
+// exceeds.
+func Mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
+
 // Memory is the memory available to the process, in bytes.
 type Memory struct {
 	// Limit is the most that the process may use: the lowest limit of its control groups, or

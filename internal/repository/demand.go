@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/pause"
 	"github.com/shoal-serving/shoal/internal/repository/evict"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -468,13 +469,10 @@ func (d *onDemand) noRoom(name string, m *demanded, plan evict.Decision) error {
 		evict.Busier: "model %q is asked for more often",
 	}
 	if plan.Reason == evict.TooLarge {
-		return infer.Errorf(infer.Unavailable, "model %q needs %d MiB of memory, and --model-memory allows %d MiB for all models; raise it", name, mebibytes(m.bytes), d.opts.Memory>>20)
+		return infer.Errorf(infer.Unavailable, "model %q needs %d MiB of memory, and --model-memory allows %d MiB for all models; raise it", name, machine.Mebibytes(m.bytes), d.opts.Memory>>20)
 	}
-	return refuse(name, plan.Wait, limit+reasons[plan.Reason], name, mebibytes(m.bytes), d.opts.Memory>>20, plan.Blocker)
+	return refuse(name, plan.Wait, limit+reasons[plan.Reason], name, machine.Mebibytes(m.bytes), d.opts.Memory>>20, plan.Blocker)
 }
-
-// mebibytes rounds up, so that a need never looks smaller than the limit that it exceeds.
-func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 
 // queuedLocked returns how long a new load will probably wait for others.
 func (d *onDemand) queuedLocked(bytes int64) (wait time.Duration) {

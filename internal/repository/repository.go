@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/replace"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
@@ -260,7 +261,7 @@ func (r *Repository) Index(ctx context.Context, ready bool) []catalog.IndexEntry
 			e.Reason += "; a request loads it"
 		}
 		if p := r.fetches[e.Name]; p != nil && e.State != string(server.StateReady) {
-			e.State, e.Reason = string(server.StateLoading), fmt.Sprintf("fetching: %d of %d MiB", p.Done.Load()>>20, mebibytes(p.Total.Load()))
+			e.State, e.Reason = string(server.StateLoading), fmt.Sprintf("fetching: %d of %d MiB", p.Done.Load()>>20, machine.Mebibytes(p.Total.Load()))
 		}
 	}
 	return r.server.Visible(ctx, index)
