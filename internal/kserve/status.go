@@ -56,14 +56,19 @@ func RetryDelay(err error) time.Duration {
 	return e.RetryAfter
 }
 
-// RetryAfter returns the value of the Retry-After header for err: whole seconds, and at
-// least one, because a client that reads 0 retries immediately. It is "" for errors that
+// RetryAfter returns the value of the Retry-After header for err. It is "" for errors that
 // waiting does not resolve, and if the delay is not known.
 func RetryAfter(err error) string {
 	if !retryable(infer.CodeOf(err)) && RetryDelay(err) == 0 {
 		return ""
 	}
-	return strconv.Itoa(int(max(1, (RetryDelay(err)+time.Second-1)/time.Second)))
+	return RetrySeconds(RetryDelay(err))
+}
+
+// RetrySeconds returns a delay as the value of a Retry-After header: whole seconds, and at least
+// one, because a client that reads 0 retries immediately.
+func RetrySeconds(delay time.Duration) string {
+	return strconv.Itoa(int(max(1, (delay+time.Second-1)/time.Second)))
 }
 
 // HTTPStatus returns the HTTP status for a code.

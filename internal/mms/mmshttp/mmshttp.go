@@ -11,12 +11,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/trace"
@@ -88,18 +88,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		clientErr = newError(http.StatusInternalServerError, "InternalServerException", infer.WithoutPaths("", err.Error()))
 	}
 	if clientErr.Status == http.StatusServiceUnavailable || clientErr.Status == http.StatusTooManyRequests {
-		header.Set("Retry-After", retryAfter(clientErr))
+		header.Set("Retry-After", kserve.RetrySeconds(clientErr.RetryAfter))
 	}
 	writeJSON(w, clientErr.Status, struct {
 		Code    int    `json:"code"`
 		Type    string `json:"type"`
 		Message string `json:"message"`
 	}{clientErr.Status, clientErr.Type, clientErr.Message})
-}
-
-// retryAfter returns whole seconds, and at least one.
-func retryAfter(err *mms.Error) string {
-	return strconv.Itoa(int(max(1, (err.RetryAfter+time.Second-1)/time.Second)))
 }
 
 // routeSafely calls route. A panic is an error, which reveals nothing to the client.
