@@ -528,3 +528,32 @@ def handle(data, context):
 	f.want("POST", f.infer+"/predictions/where/1.0", "", 200, `"",`)
 	f.want("POST", f.infer+"/predictions/where/1.0/a%0Ab", "", 404)
 }
+
+func TestAHandlerRunsInTheDirectoryOfItsModel(t *testing.T) {
+	f := start(t, mms.TorchServe, nil)
+	files := map[string]string{"word.txt": "here", "service.py": `
+import os
+first = open("word.txt").read()
+
+def handle(data, context):
+    if data is None:
+        return None
+    if data[0]["body"] == b"die":
+        os._exit(3)
+    return [first + " " + open("word.txt").read() + " " + str(os.getcwd() == context.system_properties["model_dir"])]
+`}
+	writeMar(t, f.store, "packed", "1.0", "service:handle", files)
+	for name, text := range files {
+		path := filepath.Join(f.store, "folder", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, archive := range map[string]string{"packed": "packed-1.0.mar", "folder": "folder&handler=service:handle"} {
+		f.want("POST", f.manage+"/models?model_name="+name+"&initial_workers=1&url="+archive, "", 200)
+		for range 2 {
+			f.want("POST", f.infer+"/predictions/"+name, "x", 200, "here here True")
+			f.want("POST", f.infer+"/predictions/"+name, "die", 500) // and the next worker has it as well
+		}
+	}
+}

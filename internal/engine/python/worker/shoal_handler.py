@@ -443,7 +443,8 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         parameters = {key: one["string_value"] for key, one in config["parameters"].items()}
-        folder = parameters["model_dir"]
+        folder = os.path.abspath(parameters["model_dir"])
+        os.chdir(folder)  # as in MMS and TorchServe: handlers open their files by relative paths
         sys.path.insert(0, folder)
         register_stand_ins()
         self.retry_apart = parameters.get("retry_apart") == "true"
