@@ -184,15 +184,17 @@ func (e *outboundCall) fail(err error, model string, ran bool) {
 	_ = e.send(&payload{Failed: true, Code: internalCode, Text: tritonMessage(err, model, ran)}, nil, lastResponse)
 }
 
-// send sends a payload to the worker. It ignores write errors: if the worker has died,
-// nothing is waiting for the response.
+// send sends a payload to the worker. If that fails, it closes the connection, so that the model
+// does not take the next response for this one.
 func (e *outboundCall) send(p *payload, outputs []tensor.Tensor, flags uint16) error {
 	fd, document, size, err := p.encode(outputs)
 	if err != nil {
 		return err
 	}
 	f := frame{kind: kindReply, flags: flags, a: uint64(document), b: uint64(size)}
-	_ = memfd.Pass(e.conn, f.append(nil), fd)
+	if memfd.Pass(e.conn, f.append(nil), fd) != nil {
+		_ = e.conn.Close() // most likely the worker has died
+	}
 	return nil
 }
 

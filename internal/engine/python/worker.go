@@ -454,7 +454,9 @@ func (w *worker) growOutput(n uint64) error {
 	return w.replaceMemory(&w.out, outputMemory, int(min(n, maxMemory)))
 }
 
-// replaceMemory passes new shared memory to the worker, which replaces *memory.
+// replaceMemory passes new shared memory to the worker, which replaces *memory. If that fails,
+// both sides keep what they have: the kernel passes no descriptor while a user has more in
+// flight than it may open.
 func (w *worker) replaceMemory(memory *[]byte, which uint16, need int) error {
 	size := minMemory
 	for size < need {
@@ -464,10 +466,14 @@ func (w *worker) replaceMemory(memory *[]byte, which uint16, need int) error {
 	if err != nil {
 		return err
 	}
+	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
+	err = memfd.Pass(w.conn, f.append(w.message[:0]), fd)
+	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) { // these are ignored for the same reason as in send
+		memfd.Unmap(b)
+		return fmt.Errorf("shared memory could not be passed to the worker: %w", err)
+	}
 	memfd.Unmap(*memory)
 	*memory = b
-	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
-	_ = memfd.Pass(w.conn, f.append(w.message[:0]), fd) // errors are ignored for the same reason as in send
 	return nil
 }
 

@@ -3,6 +3,7 @@ package python
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -86,6 +87,54 @@ func TestMemoryThatIsReplacedIsUnmapped(t *testing.T) {
 	w.stop()
 	if got := sharedMappings(t); got != before {
 		t.Errorf("%d mappings after the worker was stopped, want %d", got, before)
+	}
+}
+
+// A worker that has not received new memory would run its last batch again.
+func TestABatchWhoseMemoryCannotBePassedFails(t *testing.T) {
+	inst := newFixture(t, identityConfig+` parameters { key: "execute_timeout_seconds" value { string_value: "2" } }`, `
+self.kept = requests[0].inputs()[0].as_numpy()
+`+identity).open(t)
+	run := func(value float32) error {
+		batch := calls(value)
+		err := inst.RunEach(t.Context(), batch)
+		if err == nil && first(t, &batch[0]) != value {
+			t.Errorf("answer %v to %v", first(t, &batch[0]), value)
+		}
+		release(batch)
+		return err
+	}
+	if err := run(1); err != nil {
+		t.Fatal(err)
+	}
+	_ = inst.worker.conn.SetWriteDeadline(time.Unix(1, 0))
+	if err := run(2); !errors.Is(err, engine.ErrExhausted) || !strings.Contains(err.Error(), "could not be passed") {
+		t.Errorf("error %v, want that the memory could not be passed", err)
+	}
+	_ = inst.worker.conn.SetWriteDeadline(time.Time{})
+	if err := run(3); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestACallEndsWithAResponseThatCannotBePassed(t *testing.T) {
+	conn, theirs, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closers{conn, theirs}.close()
+	e := &outboundCall{conn: conn}
+	_ = conn.SetWriteDeadline(time.Unix(1, 0))
+	if err := e.send(&payload{}, nil, 0); err != nil {
+		t.Error(err)
+	}
+	_ = conn.SetWriteDeadline(time.Time{})
+	if err := e.send(&payload{}, nil, lastResponse); err != nil {
+		t.Error(err)
+	}
+	var b [frameSize]byte
+	if n, err := theirs.Read(b[:]); n > 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("the model received %d bytes (%v), want the end of the connection", n, err)
 	}
 }
 

@@ -382,7 +382,13 @@ func (c *connection) answer(number uint32, resp *infer.Response, room []byte, of
 		memfd.CloseAll([]int{fd})
 		return infer.Errorf(infer.Unsupported, "the outputs take %d bytes to describe, and at most %d can be sent; request fewer outputs, or use HTTP", len(message), maxFrame)
 	}
-	c.write(message, fd)
+	if fd < 0 {
+		c.write(message)
+		return nil
+	}
+	if err := memfd.Pass(c.socket, message, fd); err != nil {
+		return infer.Errorf(infer.Internal, "the memory of the outputs could not be passed: %w", err)
+	}
 	return nil
 }
 
@@ -396,14 +402,8 @@ func failure(number uint32, err error) *frame {
 
 func (c *connection) fail(number uint32, err error) { c.send(failure(number, err)) }
 
-func (c *connection) send(f *frame) { c.write(f.append(nil), -1) }
+func (c *connection) send(f *frame) { c.write(f.append(nil)) }
 
-// write sends a message, with a descriptor unless fd is -1, and closes the descriptor. It
-// ignores errors: the client has disconnected, which the reader notices.
-func (c *connection) write(message []byte, fd int) {
-	if fd >= 0 {
-		_ = memfd.Pass(c.socket, message, fd)
-		return
-	}
-	_, _ = c.socket.Write(message)
-}
+// write sends a message. It ignores errors: the client has disconnected, which the reader
+// notices.
+func (c *connection) write(message []byte) { _, _ = c.socket.Write(message) }

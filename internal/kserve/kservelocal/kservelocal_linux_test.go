@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -231,6 +232,17 @@ func TestOutputsWithoutRoomComeInMemoryOfTheirOwn(t *testing.T) {
 	defer memfd.Unmap(b)
 	if !bytes.HasPrefix(b, []byte("what went in")) {
 		t.Errorf("the output is %q", b[:64])
+	}
+}
+
+// The client of a call that is not answered waits for ever.
+func TestACallWhoseMemoryCannotBePassedFails(t *testing.T) {
+	s, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{})
+	c := newConnection(s, dial(t, path).socket, 1)
+	_ = c.socket.SetWriteDeadline(time.Unix(1, 0))
+	resp := &infer.Response{Outputs: []tensor.Tensor{{Name: "OUTPUT", Type: tensor.FP32, Shape: []int64{1}, Data: make([]byte, 4)}}}
+	if err := c.answer(1, resp, nil, 0); infer.CodeOf(err) != infer.Internal || !strings.Contains(fmt.Sprint(err), "could not be passed") {
+		t.Errorf("error %v, want an internal one that says that the memory could not be passed", err)
 	}
 }
 
