@@ -10,6 +10,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -46,6 +47,10 @@ type Source struct {
 	// Threads; see [ExclusiveRunner]. An engine
 	// may need more memory for it.
 	ExclusiveThreads int
+
+	// RestartTimeout limits how long an instance that died may take to start again; see
+	// [Restartable]. 0 means no limit.
+	RestartTimeout time.Duration
 }
 
 // A Threader is an engine that can run a batch on several threads.

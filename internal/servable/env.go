@@ -20,7 +20,8 @@ import (
 type Options struct {
 	// Retries is how often a failed load is retried.
 	Retries int
-	// Timeout limits the time of a load, including the warm-up. Zero means no limit.
+	// Timeout limits the time of a load, including the warm-up, and that of the restart of an
+	// instance that died. Zero means no limit.
 	Timeout time.Duration
 
 	// Queue bounds the queue of models whose configuration has no bound. Zeros mean

@@ -138,8 +138,13 @@ func (e *Env) config(src Source, params tuning) (*modelconfig.Config, error) {
 
 // engineSource returns what the engine loads.
 func (v *Version) engineSource() engine.Source {
-	src := v.Source
-	return engine.Source{Config: v.Config, Version: src.Number, Dir: src.Dir, Bare: src.File != "", ExclusiveThreads: v.exclusiveThreads}
+	src, limit := v.Source, v.env.opts.Timeout
+	if src.Workers != nil {
+		limit = src.Workers.Startup
+	}
+	return engine.Source{
+		Config: v.Config, Version: src.Number, Dir: src.Dir, Bare: src.File != "", ExclusiveThreads: v.exclusiveThreads, RestartTimeout: limit,
+	}
 }
 
 // load loads the model, opens its instances, and warms them up.

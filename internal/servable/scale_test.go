@@ -133,6 +133,20 @@ func TestAWorkerHasATimeLimitToStart(t *testing.T) {
 	})
 }
 
+func TestARestartHasTheTimeLimitOfAStart(t *testing.T) {
+	workers := scalable(t, &fake{open: newProcess})
+	loaded, err := newTestEnv(t, &fake{}, Options{Timeout: 5 * time.Second}).Open(t.Context(), source(plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v, want := range map[*Version]time.Duration{workers: 7 * time.Second, loaded: 5 * time.Second} {
+		if got := v.engineSource().RestartTimeout; got != want {
+			t.Errorf("%v, want %v", got, want)
+		}
+		mustClose(t, v)
+	}
+}
+
 func TestOnlyProcessesAreScaled(t *testing.T) {
 	f := &fake{}
 	v := scalable(t, f)

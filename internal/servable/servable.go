@@ -74,7 +74,7 @@ type Workers struct {
 	Queue  batching.Bound
 	// Bisect retries the parts of a failed batch, so that only bad requests fail.
 	Bisect bool
-	// Startup limits the time that a worker may take to start.
+	// Startup limits the time that a worker may take to start, also when it is restarted.
 	Startup time.Duration
 }
 

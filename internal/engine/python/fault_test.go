@@ -249,6 +249,42 @@ class TritonPythonModel:
 	}
 }
 
+func TestAModelThatHangsWhenItIsStartedAgainSaysSo(t *testing.T) {
+	for where, text := range map[string]string{
+		"import": `
+hang()
+class TritonPythonModel:
+`, "initialize": `
+class TritonPythonModel:
+    def initialize(self, args): hang()
+`,
+	} {
+		t.Run(where, func(t *testing.T) {
+			marker := t.TempDir() + "/marker"
+			f := newFixture(t, identityConfig, fmt.Sprintf(`
+def hang():
+    if os.path.exists(%[1]q): time.sleep(3600)
+`+text+`
+    def execute(self, requests):
+        open(%[1]q, "w").close()
+        os._exit(4)`, marker))
+			f.src.RestartTimeout = 300 * time.Millisecond
+			if where == "initialize" {
+				f.src.RestartTimeout = 5 * time.Second // it should be imported by then
+			}
+			inst := f.open(t)
+			_ = inst.RunEach(t.Context(), calls(1))
+			if err := inst.Restart(t.Context()); infer.CodeOf(err) != infer.Unavailable {
+				t.Errorf("revived: %v", err)
+			}
+			want := "model 'm' is not available: its worker died and cannot be started: it did not start within " + f.src.RestartTimeout.String()
+			if err := inst.Failing(); err == nil || err.Text != want {
+				t.Errorf("it fails with %v, want %s", err, want)
+			}
+		})
+	}
+}
+
 func TestAModelThatDiesOfEveryBatchFailsAfterAWhile(t *testing.T) {
 	inst := newFixture(t, identityConfig, `
 class TritonPythonModel:

@@ -267,8 +267,13 @@ func (i *instance) Restart(ctx context.Context) error {
 	return nil
 }
 
-// restart starts a new worker. If it fails, i.worker is a dead one.
+// restart starts a new worker, within the time limit. If it fails, i.worker is a dead one.
 func (i *instance) restart(ctx context.Context) error {
+	if limit := i.model.restartTimeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, infer.Errorf(infer.Unavailable, "it did not start within %v", limit))
+		defer cancel()
+	}
 	if i.model.fileChanged() {
 		i.model.log.Warn("the model's file has changed since it was loaded: the restarted worker loads the changed file", "file", i.model.file)
 	}

@@ -26,6 +26,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -124,7 +125,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	}
 	m := &model{
 		engine: e, cfg: src.Config, set: set, dir: dir, version: src.Version, bare: src.Bare, file: src.Config.Effective().GetDefaultModelFilename(),
-		log: e.opts.Log.With("model", src.Config.Name, "version", src.Version),
+		restartTimeout: src.RestartTimeout, log: e.opts.Log.With("model", src.Config.Name, "version", src.Version),
 	}
 	switch info, err := os.Stat(filepath.Join(src.Dir, m.file)); {
 	case err != nil:
@@ -163,6 +164,8 @@ type model struct {
 	info    os.FileInfo // of the file, when it was loaded
 	sources *snapshot
 	log     *slog.Logger
+
+	restartTimeout time.Duration // of a worker; 0 means no limit
 
 	mu        sync.Mutex // guards the following
 	loaded    *worker    // the worker that Load started, until an instance takes it over

@@ -506,7 +506,7 @@ func (w *worker) request(ctx context.Context, what kind, document []byte) ([]byt
 	f, err := w.await(ctx, expected, 0, func() { w.kill("the load was cancelled") })
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, infer.Errorf(infer.Invalid, "the worker died while it loaded the model: %s; the log has what it printed", w.reason())
 	case f.kind == kindFailed:
