@@ -529,6 +529,25 @@ def handle(data, context):
 	f.want("POST", f.infer+"/predictions/where/1.0/a%0Ab", "", 404)
 }
 
+// With its headers a handler gets those of the parts of a form, under the names of the parts.
+func TestAFieldDoesNotSayWhatARequestIsFor(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "count", "1.0", "service:handle", map[string]string{"service.py": `
+def handle(data, context):
+    return data and ["%s of %d" % (", ".join(d), len(data)) for d in data]
+`})
+	f.want("POST", f.manage+"/models?url=count-1.0.mar&initial_workers=1&batch_size=3&max_batch_delay=60000", "", 200)
+	var all sync.WaitGroup
+	for query, want := range map[string]string{"": "body of 3", "?explain=1": "explain, body of 3", "?describe=1": "describe, body of 3"} {
+		all.Go(func() {
+			if status, text := f.ask("POST", f.infer+"/count/predict"+query, "", "x"); status != 200 || text != want {
+				t.Errorf("%q: %d %s, want %s", query, status, text, want)
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestAHandlerRunsInTheDirectoryOfItsModel(t *testing.T) {
 	f := start(t, mms.TorchServe, nil)
 	files := map[string]string{"word.txt": "here", "service.py": `

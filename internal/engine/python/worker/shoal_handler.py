@@ -294,9 +294,9 @@ def kinds(processors):
     """Returns the indexes of the requests that a handler may get together. Handlers look at the first request for what all are for, and describe one model."""
     groups = {}
     for i, one in enumerate(processors):
-        header = one._request_header
-        # The server writes these names in lower case; those of clients begin with a capital.
-        groups.setdefault((dict.get(header, "explain"), i if dict.get(header, "describe") else -1), []).append(i)
+        # The server writes these names in lower case; headers of clients begin with a capital. Under the name of a part are its headers, a dictionary.
+        explain, describe = (dict.get(one._request_header, name) == "True" for name in ("explain", "describe"))
+        groups.setdefault((explain, i if describe else -1), []).append(i)
     return list(groups.values())
 
 
