@@ -80,6 +80,19 @@ class Connections(unittest.TestCase):
             ours.close()
             self.assertIsNone(connections.receive(theirs, pb_utils.Tensor._view))
 
+    def test_few_responses_wait_to_be_read(self):
+        ours, theirs = connections.pair()
+        with ours, theirs:
+            responses = connections.ResponseConnection(ours, 1, 0)  # its other end is on its way to theirs
+            responses.connection.setblocking(False)
+            sent = 0
+            with self.assertRaises(BlockingIOError):
+                while sent < 1000:
+                    responses.send({}, [], False)
+                    sent += 1
+            self.assertIn(sent, range(2, 9))
+            responses.connection.close()
+
     def test_a_sender_says_what_is_wrong(self):
         ours, theirs = connections.pair()
         with ours, theirs:

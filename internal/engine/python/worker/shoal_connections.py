@@ -17,11 +17,13 @@ from shoal_numpy import np
 
 # Size of the send buffer. When it is full, send blocks: a slow client slows down its own model and no other.
 SEND_BUFFER = 32 << 10
+# That of a connection for responses. It does not count the memory of a response, only its frame, so it is the smallest that the kernel has: some six frames.
+RESPONSE_BUFFER = 1
 
 
-def pair():
+def pair(buffer=SEND_BUFFER):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
     return ours, theirs
 
 
@@ -97,7 +99,7 @@ class ResponseConnection:
     """The worker's end of a connection for the responses to one request. It is thread-safe."""
 
     def __init__(self, worker_connection, number, index):
-        self.connection, theirs = pair()
+        self.connection, theirs = pair(RESPONSE_BUFFER)
         self.lock = threading.Lock()
         self.closed = False  # the final response was sent
         send(worker_connection, wire.OPEN_RESPONSES, 0, number, index, 0, [theirs.fileno()])
