@@ -227,6 +227,36 @@ threading.Thread(target=later, args=(sender,)).start()`)).open(t)
 	}
 }
 
+// Shells and systemd give processes a soft limit of 1024 descriptors, and a much higher hard one.
+func TestAModelMayHaveMoreSendersOpenThanTheSoftLimitOfDescriptors(t *testing.T) {
+	f := newFixture(t, decoupledConfig, `
+class TritonPythonModel:
+    def execute(self, requests):
+        for sender in [r.get_response_sender() for r in requests]:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)`)
+	interpreter := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(interpreter, []byte("#!/bin/sh\nulimit -S -n 128\nexec "+f.src.Config.Parameters["python"]+` "$@"`+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.src.Config.Parameters["python"] = interpreter
+	batch := calls(make([]float32, 200)...)
+	senders := opened(batch)
+	if err := f.open(t).RunEach(t.Context(), batch); err != nil {
+		t.Error(err)
+	}
+	for i := range senders {
+		select {
+		case more := <-senders[i]:
+			if got := story(t, more); len(got) != 1 || got[0] != "bare" {
+				t.Errorf("request %d: %q", i, got)
+			}
+		default:
+			t.Errorf("request %d has no sender", i)
+		}
+	}
+	release(batch)
+}
+
 func TestAPlainModelMaySendItsOneResponse(t *testing.T) {
 	inst := newFixture(t, identityConfig, `
 class TritonPythonModel:

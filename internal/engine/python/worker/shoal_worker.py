@@ -8,6 +8,7 @@ import importlib.util
 import json
 import mmap
 import os
+import resource
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ import triton_python_backend_utils as pb_utils
 from shoal._app import declared
 from shoal_numpy import MISSING, np
 
+MAX_DESCRIPTORS = 1 << 16  # a higher limit slows down programs that close all that they may have
 TABLES = 64  # size of the caches of decoded tables and of output descriptions
 PLAIN = wire.RESPONSE.pack(0, 0, 1, 0)  # a response with one output
 
@@ -480,6 +482,14 @@ def prefer_as_oom_victim():
         pass
 
 
+def raise_descriptor_limit():
+    """Lets the model have more descriptors than the usual soft limit of 1024: each open response sender and each call to another model is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def inherited_socket(descriptor):
     s = socket.socket(fileno=descriptor)
     s.setblocking(True)
@@ -489,6 +499,7 @@ def inherited_socket(descriptor):
 
 def main(connection, side):
     prefer_as_oom_victim()
+    raise_descriptor_limit()
     # The server ends the process with FINISH. Ctrl-C in a terminal is meant for the server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = Worker(inherited_socket(connection), inherited_socket(side))
