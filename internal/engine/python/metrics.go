@@ -40,7 +40,7 @@ type metricRegistry struct {
 }
 
 type family struct {
-	help    string
+	help    string // of the model that created it
 	kind    stats.FamilyKind
 	owners  map[*model]struct{}
 	metrics map[string]*metric // by labelKey
@@ -111,10 +111,10 @@ func (r *metricRegistry) addLocked(m *model, call *workerCall) error {
 		return fmt.Errorf("metric family %q: found an invalid kind or description", call.Name)
 	}
 	f := r.families[call.Name]
-	if f != nil && (f.kind != call.Kind || f.help != call.Help) {
-		return fmt.Errorf("metric family %q exists already with another kind or description", call.Name)
+	if f != nil && f.kind != call.Kind {
+		return fmt.Errorf("metric family %q exists already with another kind", call.Name)
 	}
-	if f != nil {
+	if f != nil { // a new version of its model may describe it differently
 		f.owners[m] = struct{}{}
 		return nil
 	}

@@ -86,6 +86,32 @@ func TestNoFamilyHasANameOfAHistogram(t *testing.T) {
 	}
 }
 
+// A version that is loaded to replace another one is loaded while that one serves.
+func TestAReloadedModelMayDescribeItsMetricsDifferently(t *testing.T) {
+	var r metricRegistry
+	before, after := &model{}, &model{}
+	for _, tt := range []struct {
+		m    *model
+		call workerCall
+		want string
+	}{
+		{before, workerCall{Do: "family", Name: "seen_total", Help: "requests", Kind: stats.Counter}, "0 <nil>"},
+		{before, workerCall{Do: "metric", Name: "seen_total"}, "0 <nil>"},
+		{before, workerCall{Do: "increment", Name: "seen_total", Value: 3}, "3 <nil>"},
+		{after, workerCall{Do: "family", Name: "seen_total", Help: "requests that it has seen", Kind: stats.Counter}, "0 <nil>"},
+		{after, workerCall{Do: "metric", Name: "seen_total"}, "0 <nil>"},
+		{after, workerCall{Do: "increment", Name: "seen_total", Value: 1}, "4 <nil>"},
+		{after, workerCall{Do: "family", Name: "seen_total", Help: "requests", Kind: stats.Gauge}, `0 metric family "seen_total" exists already with another kind`},
+	} {
+		if value, err := r.answer(tt.m, &tt.call); fmt.Sprint(value, " ", err) != tt.want {
+			t.Errorf("%+v: %v %v, want %s", tt.call, value, err, tt.want)
+		}
+	}
+	if r.removeModel(before); fmt.Sprint(r.snapshot()) != "[{seen_total requests 0 [{map[] 4 [] []}]}]" {
+		t.Errorf("%v are left", r.snapshot())
+	}
+}
+
 func TestAModelThatCannotBeLoadedLeavesNoMetrics(t *testing.T) {
 	for name, text := range map[string]string{
 		"load": `raise KeyError()`,
