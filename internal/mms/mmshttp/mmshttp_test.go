@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/logtest"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -527,6 +528,25 @@ def handle(data, context):
 	f.want("POST", f.infer+"/predictions/where/1.0/some/place", "", 200, `"some/place"`, strings.TrimPrefix(f.infer, "http://"))
 	f.want("POST", f.infer+"/predictions/where/1.0", "", 200, `"",`)
 	f.want("POST", f.infer+"/predictions/where/1.0/a%0Ab", "", 404)
+}
+
+func TestTheLogHasWhatAHandlerLogs(t *testing.T) {
+	var log logtest.Log
+	f := startWithLog(t, mms.TorchServe, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	writeMar(t, f.store, "m", "1.0", "service:handle", map[string]string{"service.py": `
+import logging
+logging.getLogger("mine").info("imported %d", 1)
+
+def handle(data, context):
+    logging.info("called with %s", data)
+    logging.debug("not for the log")
+`})
+	f.want("POST", f.manage+"/models?url=m-1.0.mar&initial_workers=1", "", 200)
+	f.want("DELETE", f.manage+"/models/m", "", 200) // by then its output is in the log
+	text := log.String()
+	if !strings.Contains(text, `level=INFO msg="imported 1"`) || !strings.Contains(text, `level=INFO msg="called with None"`) || strings.Contains(text, "not for the log") {
+		t.Errorf("the log has\n%s", text)
+	}
 }
 
 // With its headers a handler gets those of the parts of a form, under the names of the parts.

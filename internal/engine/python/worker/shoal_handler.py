@@ -446,6 +446,7 @@ class TritonPythonModel:
         folder = os.path.abspath(parameters["model_dir"])
         os.chdir(folder)  # as in MMS and TorchServe: handlers open their files by relative paths
         sys.path.insert(0, folder)
+        logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)  # as there, too
         register_stand_ins()
         self.retry_apart = parameters.get("retry_apart") == "true"
         self.decode_input = parameters.get("decode_input_request") != "false"
