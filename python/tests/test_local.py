@@ -18,7 +18,9 @@ import numpy
 
 import serving
 import shoal
+from shoal import _wire
 from shoal._http import HTTP
+from shoal._local import Connection
 
 
 def setUpModule():
@@ -291,6 +293,33 @@ class OverTheSocket(Calls, unittest.TestCase):
         for error in asyncio.run(exited()):
             self.assertIsInstance(error, shoal.UnavailableError)
             self.assertRegex(str(error), "has exited")
+
+    def test_memory_that_cannot_be_freed_yet_is_freed_later(self):
+        class Full:
+            """A socket without room for the first FREE."""
+
+            def __init__(self, inner):
+                self.inner, self.full = inner, True
+
+            def __getattr__(self, name):
+                return getattr(self.inner, name)
+
+            def send(self, message):
+                if self.full and _wire.FRAME.unpack_from(message)[0] == _wire.FREE:
+                    self.full = False
+                    raise BlockingIOError
+                return self.inner.send(message)
+
+        connection = Connection(server.socket)
+        self.addCleanup(connection.close)
+        small = connection.block(1)
+        connection._idle.append(small)
+        connection.socket = Full(connection.socket)
+        with self.assertRaises(BlockingIOError):
+            connection.block(small.size + 1)
+        self.assertEqual((list(connection._idle), connection._shared), ([small], small.size))
+        large = connection.block(small.size + 1)
+        self.assertEqual((list(connection._idle), connection._shared), ([], large.size))
 
     async def connections(self, model):
         """Returns the connections of event loops, once there are any."""

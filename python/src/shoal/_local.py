@@ -151,7 +151,7 @@ class Connection:
         return self._number
 
     def block(self, need: int) -> _memory.Block:
-        """Returns an unused block. Raises BlockingIOError if the connection's memory is used up."""
+        """Returns an unused block. Raises BlockingIOError if the connection's memory is used up, or the socket's buffer is full."""
         while len(self._idle) > MAX_IDLE:
             self._free(self._idle.popleft())
         while self._idle:
@@ -168,8 +168,12 @@ class Connection:
         return block
 
     def _free(self, block: _memory.Block) -> None:
+        try:
+            self.send(_wire.FREE, block.number)
+        except BlockingIOError:
+            self._idle.append(block)  # the server still has it
+            raise
         self._shared -= block.size
-        self.send(_wire.FREE, block.number)
 
     def begin(self, call: Call, plan: Plan, flags: int = 0) -> tuple[int, _memory.Block]:
         """Writes the inputs to shared memory and sends the INFER frame."""
