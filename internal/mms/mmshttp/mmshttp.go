@@ -79,11 +79,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Expires", "Thu, 01 Jan 1970 00:00:00 UTC")
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	err := h.routeSafely(w, r, id, segments)
-	if err == nil || errors.Is(err, context.Canceled) {
-		return // the response is sent, or the client has disconnected
+	if err == nil {
+		return // the response is sent
 	}
 	var clientErr *mms.Error
-	if !errors.As(err, &clientErr) {
+	switch {
+	case errors.Is(err, context.Canceled): // by the client, which may have closed only its half of the connection
+		clientErr = newError(kserve.HTTPStatus(infer.Cancelled), "RequestCancelledException", "The request was cancelled.")
+	case !errors.As(err, &clientErr):
 		h.opts.Log.Error("request failed", "path", r.URL.Path, "error", err)
 		clientErr = newError(http.StatusInternalServerError, "InternalServerException", infer.WithoutPaths("", err.Error()))
 	}

@@ -518,6 +518,28 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// A client that has sent all may close its half of the connection, and still read.
+func TestARequestThatIsCancelledDoesNotSucceed(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	release := f.occupy()
+	defer release()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.infer, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Write([]byte("POST /predictions/noop HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\na"))
+	if err := errors.Join(err, conn.(*net.TCPConn).CloseWrite()); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 499 ") || !strings.Contains(string(answer), `"code": 499`) {
+		t.Errorf("answered with %q, %v", answer, err)
+	}
+}
+
 func TestAHandlerSeesWhereItWasAsked(t *testing.T) {
 	f := start(t, mms.TorchServe, nil)
 	writeMar(t, f.store, "where", "1.0", "service:handle", map[string]string{"service.py": `
