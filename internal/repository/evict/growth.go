@@ -41,6 +41,9 @@ func (g *Growth) Limit(memory, newcomer int64) int64 {
 	factor := max(1, g.factor)
 	limit := (float64(memory) - g.rest) / min(factor, mostGrowth)
 	limit = max(limit, float64(memory)/factor) // as much as if all had grown
+	if limit >= float64(memory) {
+		return memory // the largest integer becomes a larger float
+	}
 	return max(int64(limit), min(memory, newcomer))
 }
 

@@ -1,6 +1,9 @@
 package evict
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 func TestModelsThatGrewLeaveLessRoom(t *testing.T) {
 	var g Growth
@@ -85,12 +88,30 @@ func TestMemoryThatIsLostCostsNoMoreThanItself(t *testing.T) {
 	}
 }
 
+// The memory of a machine may be unknown.
+func TestWithoutALimitThereIsRoomForAll(t *testing.T) {
+	var g Growth
+	if got := g.Limit(math.MaxInt64, 1000); got != math.MaxInt64 {
+		t.Errorf("limit %d before anything was seen, want none", got)
+	}
+	g.Observe(500, 600, true)
+	if got := g.Limit(math.MaxInt64, 1000); got < math.MaxInt64/2 {
+		t.Errorf("limit %d for models that have grown", got)
+	}
+}
+
 func TestRoomChangesInSteps(t *testing.T) {
 	room := int64(3210) // no multiple of a step, which is 100
 	for _, step := range []struct{ limit, want int64 }{
-		{3210, 3210}, {3205, 3200}, {3200, 3200}, {3210, 3200}, {3199, 3100},
-		{3249, 3100}, {3199, 3100}, {3250, 3200}, // a limit near the edge of a step does not change it again and again
-		{1050, 1000}, {3210, 3200},
+		{3210, 3210},
+		{3205, 3200},
+		{3210, 3200},
+		{3199, 3100},
+		{3249, 3100}, // a limit near the edge of a step does not change it again and again
+		{3199, 3100},
+		{3250, 3200},
+		{1050, 1000},
+		{3210, 3200},
 	} {
 		if room = Room(room, step.limit, 3210); room != step.want {
 			t.Fatalf("a limit of %d makes it %d, want %d", step.limit, room, step.want)
