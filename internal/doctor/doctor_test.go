@@ -67,15 +67,17 @@ func TestEachFactIsJudged(t *testing.T) {
 func TestLookingLoadsNothing(t *testing.T) {
 	dir := t.TempDir()
 	for path, text := range map[string]string{
-		"good/config.pbtxt":   `backend: "onnxruntime"`,
-		"good/1/model.onnx":   "no model at all",
-		"empty/config.pbtxt":  `backend: "onnxruntime"`,
-		"empty/1/notes.txt":   "",
-		"wrong/config.pbtxt":  `max_batch_sise: 8`,
-		"wrong/1/model.onnx":  "",
-		"strange/1/model.bin": "",
-		"plan/1/model.plan":   "",
-		"none/config.pbtxt":   `backend: "onnxruntime"`,
+		"good/config.pbtxt":             `backend: "onnxruntime"`,
+		"good/1/model.onnx":             "no model at all",
+		"large/1/model.onnx/model.onnx": "",
+		"missing/1/model.onnx/net.onnx": "",
+		"empty/config.pbtxt":            `backend: "onnxruntime"`,
+		"empty/1/notes.txt":             "",
+		"wrong/config.pbtxt":            `max_batch_sise: 8`,
+		"wrong/1/model.onnx":            "",
+		"strange/1/model.bin":           "",
+		"plan/1/model.plan":             "",
+		"none/config.pbtxt":             `backend: "onnxruntime"`,
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755); err != nil {
 			t.Fatal(err)
@@ -89,7 +91,7 @@ func TestLookingLoadsNothing(t *testing.T) {
 		t.Errorf("found %+v", f)
 	}
 	wants := map[string]string{
-		"good": "", "empty": "the model's file cannot be read", "wrong": "max_batch_sise", "strange": `backend: not set, and no file of the model shows it; name the model's file model.onnx or model.py, or set backend to one of "onnxruntime"`,
+		"good": "", "large": "", "missing": "model.onnx/model.onnx: no such file", "empty": "the model's file cannot be read", "wrong": "max_batch_sise", "strange": `backend: not set, and no file of the model shows it; name the model's file model.onnx or model.py, or set backend to one of "onnxruntime"`,
 		"plan": "model.plan: the format is not supported; export the model to ONNX. This is a TensorRT plan: export the model that it was built from",
 		"none": "no version that its version policy selects",
 	}

@@ -75,7 +75,7 @@ var meanings = map[string]string{
 	"instance_group.count":                                     "instances of this group; the counts of all groups are added; 0 next to a group with a count means 1",
 	"instance_group.rate_limiter":                              "its fields are unused",
 	"instance_group.gpus":                                      "not with `KIND_CPU` or `KIND_MODEL`; `count` applies to each GPU; see [GPUs](#gpus)",
-	"default_model_filename":                                   "name of the model file, without a directory",
+	"default_model_filename":                                   "name of the model file, or of a directory with `model.onnx` and its weights, without a path",
 	"metric_tags":                                              "labels of the model's metrics; `team` is the label `_team`, as in Triton",
 	"parameters":                                               "passed to the engine, except `slo_milliseconds`: the [latency objective](../explanation/service-levels.md)",
 	"parameters.string_value":                                  "passed to the engine",

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -109,6 +110,9 @@ func inspect(f *candidate, opts InspectOptions) Inspection {
 	file := cfg.Effective().GetDefaultModelFilename()
 	for _, n := range i.Versions {
 		i.File = filepath.Join(d.dir(n), file) // without a file, the directory
+		if cfg.Backend == onnx.Name {
+			i.File = onnx.File(i.File)
+		}
 		if _, err := os.Stat(i.File); err != nil {
 			i.Err = fmt.Errorf("the model's file cannot be read: %w", err)
 			return i

@@ -143,6 +143,24 @@ func TestTheSizeOfAModelIsThatOfItsFiles(t *testing.T) {
 	}
 }
 
+func TestAModelMayBeADirectoryWithItsFiles(t *testing.T) {
+	e := newEngine(t, Options{})
+	for configured, name := range map[string]string{"": "model.onnx", `default_model_filename: "net"`: "net"} {
+		src := engine.Source{Config: read(t, "max_batch_size: 8\n"+configured), Version: 1, Dir: t.TempDir()}
+		dir := filepath.Join(src.Dir, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		onnxtest.Dense{Rows: 1000, Columns: 100, External: true}.Write(t, dir) // 0.4 MB
+		if size, err := e.Size(src); err != nil || size < 900_000 || size > 902_000 {
+			t.Errorf("%s: %d bytes, %v, want a little more than 0.9 MB", name, size, err)
+		}
+		inst, unload := load(t, e, src)
+		runRows(t, inst, 2, 1000)
+		unload()
+	}
+}
+
 func TestLoadingTakesAboutWhatTheSizeSays(t *testing.T) {
 	e := newEngine(t, Options{})
 	_, unload := load(t, e, sources["mlp"]())

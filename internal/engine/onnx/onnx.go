@@ -175,7 +175,16 @@ func fileOf(src engine.Source) string {
 	if file == "" {
 		file = defaultFile
 	}
-	return filepath.Join(src.Dir, file)
+	return File(filepath.Join(src.Dir, file))
+}
+
+// File returns the file of a model, given the path that its configuration names: as in Triton,
+// that may be a directory with model.onnx and the files of its weights.
+func File(path string) string {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return filepath.Join(path, defaultFile)
+	}
+	return path
 }
 
 const operatorsField = "model_operations.op_library_filename"
