@@ -80,6 +80,9 @@ func (c *Config) Complete(model Description) error {
 	if c.batchSizeFromModel() {
 		c.setBatchSize(model)
 	}
+	if err := c.checkSlots(); err != nil {
+		return c.withPosition(err)
+	}
 	model, err := c.compareSequence(model)
 	if err != nil {
 		return err
@@ -151,7 +154,7 @@ func (c *Config) Adopt(model *Config) error {
 	if c.Proto.GetModelTransactionPolicy() == nil {
 		c.Decoupled = model.Decoupled
 	}
-	return nil
+	return c.withPosition(c.checkSlots())
 }
 
 // Scalar reports whether a port has one element per row, or a single one without a batch

@@ -135,3 +135,13 @@ func TestDefaultsOfABackendApplyWhereTheFileIsSilent(t *testing.T) {
 		t.Errorf("max_batch_size %d, parameters %v", c.MaxBatchSize, c.Parameters)
 	}
 }
+
+func TestTheSequencesOfAModelThatSetsItsBatchSizeAreBounded(t *testing.T) {
+	for size, want := range map[int]string{65536: "", 65537: "max_batch_size: found 65537, expected at most 65536"} {
+		c := parse(t, "sequence_batching { }")
+		err := c.Adopt(&modelconfig.Config{MaxBatchSize: size})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d: %v, want %q", size, err, want)
+		}
+	}
+}

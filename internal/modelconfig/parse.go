@@ -278,6 +278,10 @@ func tensors[T described](kind string, protos []T, maxBatch int) ([]Tensor, erro
 	return ts, nil
 }
 
+// maxInstances is how many instances a model may have. Each costs memory, and a client can send
+// the configuration.
+const maxInstances = 1024
+
 // readInstances adds up the counts of all groups that are not passive. As in Triton, a
 // count of 0 means that it is not set, but is 1 if another group has a count. The count
 // applies to each GPU of a group.
@@ -306,6 +310,9 @@ func (c *Config) readInstances() error {
 	}
 	if len(c.Proto.GetInstanceGroup()) > 0 && c.ActiveGroups() == 0 {
 		return invalid("instance_group", "all groups are passive, so that no instance would run requests; remove passive from one of them")
+	}
+	if n := c.Instances + uncounted; n > maxInstances {
+		return bad("instance_group", fmt.Sprintf("%d instances", n), "at most %d", maxInstances)
 	}
 	if c.Instances > 0 {
 		c.Instances += uncounted

@@ -112,6 +112,9 @@ func (c *Config) readSequence() error {
 		return err
 	}
 	c.Sequence = s
+	if err := c.checkSlots(); err != nil {
+		return err
+	}
 	return c.readStates(s, p)
 }
 
@@ -320,6 +323,25 @@ func (c *Config) Slots() int {
 		return c.Sequence.Candidates
 	}
 	return max(1, c.MaxBatchSize)
+}
+
+// maxSlots is how many sequences all instances of a model may have at a time. Memory is allocated
+// for each when the model is loaded, and a client can send the configuration.
+const maxSlots = 1 << 16
+
+// checkSlots returns an error if the instances have too many sequences.
+func (c *Config) checkSlots() error {
+	if c.Sequence == nil {
+		return nil
+	}
+	n, field := c.Slots(), "max_batch_size"
+	if !c.Sequence.Direct && c.Sequence.Candidates > 0 {
+		field = "sequence_batching.oldest.max_candidate_sequences"
+	}
+	if instances := max(1, c.Instances, c.ActiveGroups()); n > maxSlots/instances {
+		return bad(field, n, "at most %d: the instances of a model have up to %d sequences together", maxSlots/instances, maxSlots)
+	}
+	return nil
 }
 
 // TunesSequences reports whether the automatic policy decides how long requests of sequences

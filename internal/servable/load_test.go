@@ -221,6 +221,22 @@ func TestALoadThatFailsLeavesNothingOpen(t *testing.T) {
 	}
 }
 
+func TestALoadThatIsCancelledOpensNoFurtherInstances(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	last := 0
+	f := &fake{open: func(n int) (engine.Instance, error) {
+		if last = n; n == 1 {
+			cancel()
+		}
+		return new(enginetest.Echo).Instance(context.Background())
+	}}
+	_, err := newTestEnv(t, f, Options{}).Open(ctx, source(strings.Replace(plain, "count: 2", "count: 5", 1)))
+	if !errors.Is(err, context.Canceled) || last != 1 {
+		t.Errorf("%v after %d instances, want 2", err, last+1)
+	}
+	f.check(t, 0, 0)
+}
+
 func TestLoadsAtTheSameTimeShareTheFreeMemory(t *testing.T) {
 	loading, goOn := make(chan struct{}), make(chan struct{})
 	f := &fake{size: 60, loading: func(context.Context) error {

@@ -308,6 +308,7 @@ func (v *Version) openInstances(ctx context.Context, params tuning) ([]engine.In
 		var inst engine.Instance
 		if inst, err = v.model.Instance(ctx); err == nil {
 			opened = append(opened, inst)
+			err = context.Cause(ctx)
 		}
 	}
 	if err == nil {
