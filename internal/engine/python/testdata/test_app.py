@@ -1,7 +1,11 @@
 """Tests of declared models and of model files."""
 
+import contextlib
 import json
+import sys
+import types
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -129,6 +133,68 @@ class Files(unittest.TestCase):
     def test_a_model_that_does_not_say_what_it_takes_needs_a_configuration(self):
         with self.assertRaisesRegex(shoal_files.CannotServe, "does not say how many features it takes: configure its input in a config.pbtxt"):
             shoal_files.predictor(lambda x: {}, "m.pkl", "m", {}, None, "FP64")
+
+    def test_tensors_of_torch_script_are_matched_as_in_triton(self):
+        def forward(a, b):
+            return a - b, a + b
+
+        a, b = np.array([[5]], np.float32), np.array([[3]], np.float32)
+        for inputs, outputs, expected in (
+            (("INPUT__1", "INPUT__0"), ("OUTPUT__1",), [8]),
+            (("INPUT__1", "INPUT__0"), ("OUTPUT__1", "OUTPUT__0"), [8, -2]),
+            (("b", "a"), ("difference",), [-2]),  # arguments have names, and results do not
+            (("x", "y"), ("difference", "sum"), [2, 8]),
+            (("x", "INPUT__0"), ("difference", "sum__1"), [2, 8]),  # all or none
+            (("INPUT__one", "INPUT__0"), ("OUTPUT__",), [2]),
+        ):
+            with self.subTest(inputs=inputs, outputs=outputs), fake_torch(forward):
+                m = shoal_files.torch_script("m.pt", "m", torch_config(inputs, outputs))
+                results = run(m, **dict(zip(inputs, (a, b))))
+                self.assertEqual([results[name].item() for name in outputs], expected)
+
+    def test_positions_that_torch_script_does_not_have_are_errors(self):
+        with fake_torch(lambda a, b: (a, b)):
+            for inputs in (("INPUT__0", "INPUT__2"), ("INPUT__0", "OTHER__0"), ("b",)):
+                with self.assertRaisesRegex(shoal_files.CannotServe, "m.pt: the inputs are the arguments .* of its forward, expected each of the first %d once" % len(inputs)):
+                    shoal_files.torch_script("m.pt", "m", torch_config(inputs, ("y",)))
+            m = shoal_files.torch_script("m.pt", "m", torch_config(("a", "b"), ("OUTPUT__0", "OUTPUT__2")))
+            with self.assertRaisesRegex(ValueError, "output 'OUTPUT__2': found 2 results, expected at least 3"):
+                run(m, a=np.ones((1, 1), np.float32), b=np.ones((1, 1), np.float32))
+
+
+def torch_config(inputs, outputs):
+    def tensors(names):
+        return [{"name": name, "data_type": "TYPE_FP32", "dims": [1]} for name in names]
+
+    return {"max_batch_size": 4, "input": tensors(inputs), "output": tensors(outputs)}
+
+
+@contextlib.contextmanager
+def fake_torch(forward):
+    """A module torch that loads a function of arrays from any file."""
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def numpy(self):
+            return self.array
+
+    class Module:
+        def eval(self):
+            return self
+
+        def __call__(self, *args):
+            return tuple(Tensor(a) for a in forward(*[t.array for t in args]))
+
+    def load(path, map_location):
+        module = Module()
+        names = ("self",) + forward.__code__.co_varnames
+        module.forward = types.SimpleNamespace(schema=types.SimpleNamespace(arguments=[types.SimpleNamespace(name=n) for n in names]))
+        return module
+
+    torch = types.SimpleNamespace(Tensor=Tensor, from_numpy=Tensor, inference_mode=contextlib.nullcontext, jit=types.SimpleNamespace(load=load))
+    with unittest.mock.patch.dict(sys.modules, torch=torch):
+        yield
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Serves model files of libraries such as scikit-learn without code by their author."""
 
 import os
+import re
 import sys
 
 import shoal_app
@@ -89,16 +90,39 @@ def torch_script(path, name, config):
         raise CannotServe("%s is not TorchScript: save it with torch.jit.save, or export it with torch.onnx.export, which needs no library (%s)" % (
             os.path.basename(path), str(e).split("\n")[0])) from None
 
+    arguments = positions(inputs, [a.name for a in module.forward.schema.arguments][1:])  # the first is self
+    if sorted(arguments.values()) != list(range(len(inputs))):
+        raise CannotServe("%s: the inputs are the arguments %s of its forward, expected each of the first %d once" % (
+            os.path.basename(path), ", ".join("%d (%s)" % (at, key) for key, at in arguments.items()), len(inputs)))
+    order = sorted(inputs, key=arguments.get)
+    places = positions(outputs, [])
+
     def run(**given):
         with torch.inference_mode():
-            results = module(*[torch.from_numpy(given[key]) for key in inputs])
+            results = module(*[torch.from_numpy(given[key]) for key in order])
         if isinstance(results, torch.Tensor):
             results = [results]
         if not isinstance(results, dict):
-            results = dict(zip(outputs, results))
+            for key, at in places.items():
+                if at >= len(results):
+                    raise ValueError("output %r: found %d results, expected at least %d" % (key, len(results), at + 1))
+            results = {key: results[at] for key, at in places.items()}
         return {key: value.numpy() for key, value in results.items() if key in outputs}
 
     return shoal_app.Model(Declaration(run, name, inputs, outputs, max_batch))
+
+
+def positions(names, arguments):
+    """Returns the position of each tensor by name, as in Triton: that of the argument of its name, the number after the first "__", or the place in the configuration.
+    The first of these that applies to all of them does."""
+    numbers = [name.partition("__")[2] for name in names]
+    if arguments and all(name in arguments for name in names):
+        at = [arguments.index(name) for name in names]
+    elif all(re.fullmatch("[0-9]+", n) for n in numbers):
+        at = [int(n) for n in numbers]
+    else:
+        at = range(len(names))
+    return dict(zip(names, at))
 
 
 OPENERS = {
