@@ -142,6 +142,48 @@ func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
 	}
 }
 
+// fakeJoblib is in place of the library: it loads the same model from any file.
+const fakeJoblib = `
+class Doubler:
+    n_features_in_ = 2
+    def predict(self, x): return 2 * x[:, 0]
+def load(path): return Doubler()
+`
+
+func TestRequestsToAFileAreCombinedUnlessItsConfigurationIsComplete(t *testing.T) {
+	modules := t.TempDir()
+	if err := os.WriteFile(filepath.Join(modules, "joblib.py"), []byte(fakeJoblib), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", modules)
+	const input = `input { name: "x" data_type: TYPE_FP64 dims: 2 } `
+	const output = `output { name: "y" data_type: TYPE_FP64 dims: 1 reshape { } } `
+	for config, combined := range map[string]bool{
+		"":                                    true,
+		"max_batch_size: 8 " + input:          true,
+		"max_batch_size: 8 " + output:         true,
+		"max_batch_size: 8 " + input + output: false,
+		"max_batch_size: 8 dynamic_batching { } " + input + output: true,
+	} {
+		f := newApp(t, "m.joblib", "")
+		cfg, err := modelconfig.Parse("", []byte(config+f.src.Config.Proto.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Name, f.src.Config = "m", cfg
+		m, err := f.engine.Load(t.Context(), f.src)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", config, err, f.log)
+		}
+		if (cfg.Dynamic != nil) != combined {
+			t.Errorf("%s: dynamic batching is %+v", config, cfg.Dynamic)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The package shoal in a worker is the one that programs install.
 func TestAnAppFindsTheWholePackage(t *testing.T) {
 	newApp(t, "app.py", `

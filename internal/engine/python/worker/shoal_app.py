@@ -13,16 +13,17 @@ class DuplicateModel(Exception):
 
 
 class Model:
-    """Takes the role of the TritonPythonModel class of a model.py, for a declaration."""
+    """Takes the role of the TritonPythonModel class of a model.py, for a declaration. Without combine, requests are combined only if the configuration says so."""
 
-    def __init__(self, declaration):
+    def __init__(self, declaration, combine=True):
         self.declaration = declaration
+        self.combine = combine
         self.retry_apart = declaration.retry_apart
 
     def auto_complete_config(self, config):
         declaration = self.declaration
         config.set_max_batch_size(declaration.max_batch)
-        if declaration.max_batch > 1:
+        if declaration.max_batch > 1 and self.combine:
             config.set_dynamic_batching()
         completed = config.as_dict()
         for kind, specs, add in (("input", declaration.inputs, config.add_input), ("output", declaration.outputs, config.add_output)):

@@ -57,6 +57,7 @@ def xgboost(path, name, config):
 def predictor(run, path, name, config, features, of):
     """A model with one input, rows of features. Its outputs are determined by running it with a row of zeros."""
     inputs, outputs, max_batch = configured(config)
+    combine = not (inputs and outputs)  # a complete configuration would say so
     if not inputs:
         if not features:
             raise CannotServe("%s does not say how many features it takes: configure its input in a config.pbtxt" % os.path.basename(path))
@@ -67,7 +68,7 @@ def predictor(run, path, name, config, features, of):
         (of, shape), = inputs.values()
         zeros = np.zeros([max(1, d) for d in shape], shoal_app.dtype_of(TensorSpec("", "", (of, shape), 0)))
         outputs = {key: (a.dtype, [-1] + list(a.shape[1:])) for key, a in run(x=zeros).items() if isinstance(a, np.ndarray)}
-    return shoal_app.Model(Declaration(lambda **given: select(run(**given), outputs), name, inputs, outputs, max_batch))
+    return shoal_app.Model(Declaration(lambda **given: select(run(**given), outputs), name, inputs, outputs, max_batch), combine)
 
 
 def select(results, outputs):
@@ -109,7 +110,7 @@ def torch_script(path, name, config):
             results = {key: results[at] for key, at in places.items()}
         return {key: value.numpy() for key, value in results.items() if key in outputs}
 
-    return shoal_app.Model(Declaration(run, name, inputs, outputs, max_batch))
+    return shoal_app.Model(Declaration(run, name, inputs, outputs, max_batch), combine=False)  # the configuration is complete
 
 
 def positions(names, arguments):
