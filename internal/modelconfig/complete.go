@@ -142,12 +142,8 @@ func (c *Config) Adopt(model *Config) error {
 	if c.MaxBatchSize != model.MaxBatchSize {
 		return c.Wrong("max_batch_size", c.MaxBatchSize, "%d, as in the model", model.MaxBatchSize)
 	}
-	if len(c.Inputs) == 0 {
-		c.Inputs = model.Inputs
-	}
-	if len(c.Outputs) == 0 {
-		c.Outputs = model.Outputs
-	}
+	c.Inputs, c.Outputs = withMissing(c.Inputs, model.Inputs), withMissing(c.Outputs, model.Outputs)
+	c.listStates()
 	if c.Dynamic == nil && c.Proto.GetSchedulingChoice() == nil {
 		c.Dynamic = model.Dynamic
 	}
@@ -155,6 +151,17 @@ func (c *Config) Adopt(model *Config) error {
 		c.Decoupled = model.Decoupled
 	}
 	return c.withPosition(c.checkSlots())
+}
+
+// withMissing returns tensors and those of the model that have other names.
+func withMissing(all, model []Tensor) []Tensor {
+	all = slices.Clip(all)
+	for _, t := range model {
+		if !slices.ContainsFunc(all, func(have Tensor) bool { return have.Name == t.Name }) {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // Scalar reports whether a port has one element per row, or a single one without a batch

@@ -52,16 +52,13 @@ func (c *Config) Effective() *configpb.ModelConfig {
 	return p
 }
 
+// effectiveTensors adds the inputs and outputs that the file lacks, which follow those of the file.
 func (c *Config) effectiveTensors(p *configpb.ModelConfig) {
-	if len(p.GetInput()) == 0 {
-		for _, t := range c.Inputs {
-			p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape(), Optional: t.Optional})
-		}
+	for _, t := range c.Inputs[min(len(p.GetInput()), len(c.Inputs)):] {
+		p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape(), Optional: t.Optional})
 	}
-	if len(p.GetOutput()) == 0 {
-		for _, t := range c.Outputs {
-			p.Output = append(p.Output, &configpb.ModelOutput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape()})
-		}
+	for _, t := range c.Outputs[min(len(p.GetOutput()), len(c.Outputs)):] {
+		p.Output = append(p.Output, &configpb.ModelOutput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape()})
 	}
 }
 

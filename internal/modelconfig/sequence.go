@@ -261,14 +261,25 @@ func (c *Config) readStates(s *Sequence, p *configpb.ModelSequenceBatching) erro
 				return bad(fmt.Sprintf("%s.dims[%d]", field, k), d, "at least 1, or -1 for any size")
 			}
 		}
-		state.listed = slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == state.Output })
 		if err := state.readInitial(field, in.GetInitialState(), left); err != nil {
 			return err
 		}
 		left -= int64(len(state.Initial))
 		s.States = append(s.States, state)
 	}
+	c.listStates()
 	return nil
+}
+
+// listStates sets which states are outputs, too.
+func (c *Config) listStates() {
+	if c.Sequence == nil {
+		return
+	}
+	for i := range c.Sequence.States {
+		s := &c.Sequence.States[i]
+		s.listed = slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == s.Output })
+	}
 }
 
 // readInitial reads the initial value, which may have limit bytes.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -309,6 +311,62 @@ class TritonPythonModel:
 	batch := calls(3)
 	if err := inst.RunEach(t.Context(), batch); err != nil || first(t, &batch[0]) != 3 {
 		t.Error(err)
+	}
+	release(batch)
+}
+
+func TestAModelAddsTensorsThatItsConfigurationLacks(t *testing.T) {
+	f := newFixture(t, `
+		max_batch_size: 8
+		input { name: "SCALE" data_type: TYPE_FP32 dims: 4 }
+		output { name: "SCALED" data_type: TYPE_FP32 dims: 4 }
+		sequence_batching { state { input_name: "STATE" output_name: "NEXT" data_type: TYPE_FP32 dims: 4 } }`, `
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(c):
+        c.set_max_batch_size(8)
+        for name in "INPUT", "SCALE":
+            c.add_input({"name": name, "data_type": "TYPE_FP32", "dims": [4]})
+        for name in "NEXT", "OUTPUT", "SCALED":
+            c.add_output({"name": name, "data_type": "TYPE_FP32", "dims": [4]})
+        return c
+    def execute(self, requests):
+        r, = requests
+        x, scale, state = [pb_utils.get_input_tensor_by_name(r, n).as_numpy() for n in ("INPUT", "SCALE", "STATE")]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", x), pb_utils.Tensor("SCALED", x * scale), pb_utils.Tensor("NEXT", state + 1)])]
+`)
+	inst := f.open(t)
+	cfg := f.src.Config
+	names := func(all []modelconfig.Tensor) (names []string) {
+		for _, t := range all {
+			names = append(names, t.Name)
+		}
+		return names
+	}
+	if in, out := names(cfg.ModelInputs()), names(cfg.ModelOutputs()); !slices.Equal(in, []string{"SCALE", "INPUT", "STATE"}) || !slices.Equal(out, []string{"SCALED", "NEXT", "OUTPUT"}) {
+		t.Errorf("the model has %v and returns %v", in, out)
+	}
+	if p := cfg.Effective(); len(p.GetInput()) != 2 || p.GetInput()[1].GetName() != "INPUT" || len(p.GetOutput()) != 3 {
+		t.Errorf("clients see the inputs %v and the outputs %v", p.GetInput(), p.GetOutput())
+	}
+	batch := calls(3)
+	all := batch[0].Request
+	all.Inputs = append(all.Inputs, all.Inputs[0], all.Inputs[0])
+	all.Inputs[0].Name, all.Inputs[0].Data = "SCALE", tensor.Data([]float32{2, 2, 2, 2})
+	all.Inputs[2].Name = "STATE"
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i, out := range batch[0].Outputs.Tensors {
+		values, err := tensor.View[float32](&batch[0].Outputs.Tensors[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(out.Name, values[0]))
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"NEXT4", "OUTPUT3", "SCALED6"}) {
+		t.Errorf("the answer is %v", got)
 	}
 	release(batch)
 }
