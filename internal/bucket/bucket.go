@@ -11,6 +11,8 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,13 +109,20 @@ func (b *Bucket) URL() string { return b.url }
 func (b *Bucket) Close() error { return b.store.Close() }
 
 // List returns all objects whose keys begin with prefix. It omits keys that cannot be names of
-// files, such as the markers that some tools make for folders.
+// files, such as the markers that some tools make for folders, and empty objects that stand for
+// directories: Azure's store lists those if it has a hierarchical namespace.
 func (b *Bucket) List(ctx context.Context, prefix string) ([]Object, error) {
 	all, err := b.store.list(ctx, prefix)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be listed: %w", b.url, err)
 	}
-	return all, nil
+	parents := map[string]bool{}
+	for _, o := range all {
+		for dir := path.Dir(o.Key); !parents[dir]; dir = path.Dir(dir) {
+			parents[dir] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(o Object) bool { return o.Size == 0 && parents[o.Key] }), nil
 }
 
 // identity returns what the content of an object is known by: equal for equal contents as far

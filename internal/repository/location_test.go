@@ -88,6 +88,20 @@ func TestModelsOfABucketAreListedAndLoadedOnDemand(t *testing.T) {
 	})
 }
 
+func TestAModelLoadsFromAStoreThatListsDirectories(t *testing.T) {
+	objects := remoteModel("a")
+	for _, dir := range []string{"a", "a/1", "a/2", "a-1", "a-1/1"} { // Azure's with a hierarchical namespace does
+		objects[dir] = ""
+	}
+	objects["a-1/1/weights"] = "other"
+	remoteModels(t, objects, nil, func(t *testing.T, r *running, _ *blob.Bucket, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		if all := r.Index(true); len(all) != 1 || all[0].Version != "2" {
+			t.Errorf("ready are %+v, want the newest version", all)
+		}
+	})
+}
+
 func TestAStoreThatIsDownHarmsNoLoadedModel(t *testing.T) {
 	remoteModels(t, remoteModel("a"), nil, func(t *testing.T, r *running, store *blob.Bucket, eng *slow) {
 		put(t, store, remoteModel("b"))
