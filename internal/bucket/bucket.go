@@ -108,9 +108,9 @@ func (b *Bucket) URL() string { return b.url }
 // Close ends the use of the bucket.
 func (b *Bucket) Close() error { return b.store.Close() }
 
-// List returns all objects whose keys begin with prefix. It omits keys that cannot be names of
-// files, such as the markers that some tools make for folders, and empty objects that stand for
-// directories: Azure's store lists those if it has a hierarchical namespace.
+// List returns all objects whose keys begin with prefix. Keys that end with a slash are not files,
+// but the markers that some tools make for folders. List omits empty objects that stand for
+// directories with objects: Azure's store has those if it has a hierarchical namespace.
 func (b *Bucket) List(ctx context.Context, prefix string) ([]Object, error) {
 	all, err := b.store.list(ctx, prefix)
 	if err != nil {
@@ -160,8 +160,6 @@ func (b *blobStore) list(ctx context.Context, prefix string) ([]Object, error) {
 			return all, nil
 		case err != nil:
 			return nil, err
-		case strings.HasSuffix(o.Key, "/"):
-			continue
 		}
 		all = append(all, object(o))
 	}

@@ -213,9 +213,12 @@ func copies(models []*candidate) (all []*candidate) {
 	return all
 }
 
-// group makes models of the objects of a bucket, by the rules for directories.
+// group makes models of the objects of a bucket, by the rules for directories. An empty directory
+// is the marker of a folder, which ends with a slash, or an empty object. Without any file it is no
+// model: folders may stay when their files are removed.
 func (l *remoteLocation) group(objects []bucket.Object) map[string][]*candidate {
 	dirs, all := map[string]*candidate{}, map[string][]*candidate{}
+	empty := map[string][]int64{} // versions that may have no objects, by model
 	for _, o := range objects {
 		name, rest, inDir := strings.Cut(o.Key, "/")
 		if strings.HasPrefix(name, ".") {
@@ -234,17 +237,31 @@ func (l *remoteLocation) group(objects []bucket.Object) map[string][]*candidate 
 		if derived[first] {
 			continue
 		}
+		n, isVersion := versionNumber(first)
+		marker := strings.HasSuffix(o.Key, "/")
+		if isVersion && (marker || first == rest && o.Size == 0) {
+			empty[name] = append(empty[name], n)
+			continue
+		}
+		if marker {
+			continue
+		}
 		m := dirs[name]
 		if m == nil {
 			m = l.candidate(name, name)
 			dirs[name] = m
 			all[name] = append(all[name], m)
 		}
-		if n, ok := versionNumber(first); ok && first != rest {
+		if isVersion && first != rest {
 			m.add(n, o)
 		} else {
 			m.remote.shared = append(m.remote.shared, o)
 			m.config = m.config*31 + fingerprintObject(o)
+		}
+	}
+	for name, m := range dirs {
+		for _, n := range empty[name] {
+			m.add(n)
 		}
 	}
 	return all
@@ -261,10 +278,15 @@ func (l *remoteLocation) candidate(key, name string) *candidate {
 	return m
 }
 
-// add adds an object to a version. Objects come in the order of their keys.
-func (f *candidate) add(version int64, o bucket.Object) {
-	f.remote.versions[version] = append(f.remote.versions[version], o)
-	f.versions[version] = f.versions[version]*31 + fingerprintObject(o)
+// add adds objects to a version, which it adds if it is missing. Objects come in the order of
+// their keys.
+func (f *candidate) add(version int64, objects ...bucket.Object) {
+	f.remote.versions[version] = append(f.remote.versions[version], objects...)
+	whole := f.versions[version]
+	for _, o := range objects {
+		whole = whole*31 + fingerprintObject(o)
+	}
+	f.versions[version] = whole
 }
 
 func (l *remoteLocation) fetch(ctx context.Context, f *candidate, selected func(*candidate) ([]int64, error), progress *bucket.Progress) (*candidate, *upload, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/bucket/hubtest"
+	"github.com/shoal-serving/shoal/internal/engine/ensemble"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -100,6 +102,29 @@ func TestAModelLoadsFromAStoreThatListsDirectories(t *testing.T) {
 			t.Errorf("ready are %+v, want the newest version", all)
 		}
 	})
+}
+
+func TestAVersionWithoutFilesIsOneInABucketToo(t *testing.T) {
+	for _, marker := range []string{"e/1/", "e/1"} { // that of a folder, and the entry of a directory
+		objects := map[string]string{"e/config.pbtxt": chain("a"), marker: "", "e/warmup/": "", "gone/1/": ""}
+		maps.Copy(objects, remoteModel("a"))
+		ensembles := &ensemble.Engine{Log: slog.New(slog.DiscardHandler)}
+		explicit := func(o *setup) {
+			o.Mode, o.Runners[ensemble.Name] = Explicit, servable.Runner{Engine: ensembles, Instances: 4}
+		}
+		remoteModels(t, objects, explicit, func(t *testing.T, r *running, store *blob.Bucket, _ *slow) {
+			ensembles.Members = r.Server
+			err := r.Load(t.Context(), "e", override{})
+			if got, want := index(r), "a 2 READY; e 1 READY"; err != nil || got != want {
+				t.Errorf("with %s the index has %s, want %s; %v", marker, got, want, err)
+			}
+			put(t, store, map[string]string{"e/2/": "", "a/2/": ""}) // that of version 2 of a says nothing new
+			err = r.Load(t.Context(), "e", override{})
+			if got := serving(r, "e"); err != nil || !slices.Equal(got, []int64{2}) {
+				t.Errorf("with another version, the versions %v serve; %v", got, err)
+			}
+		})
+	}
 }
 
 func TestAStoreThatIsDownHarmsNoLoadedModel(t *testing.T) {
