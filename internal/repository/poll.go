@@ -1,6 +1,8 @@
 package repository
 
 import (
+	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -43,14 +45,15 @@ func (r *Repository) logTrouble(before string, err error) string {
 	case now == "":
 		r.opts.Log.Info("the model repository can be read again")
 	default:
-		r.opts.Log.Error("the model repository cannot be read; models that are loaded stay, and nothing is loaded or unloaded until it can", "error", err)
+		r.opts.Log.Error("the model repository cannot be read, or a part of it; models there that are loaded stay, and others are not loaded until it can", "error", err)
 	}
 	return now
 }
 
 // lookAround compares the files on disk with those of the last check, and reports whether a
 // change still has to settle. If a path cannot be read, it does nothing: models there were
-// not removed.
+// not removed. If an entry of a path cannot, it does nothing about its model, and about the others
+// what it does otherwise.
 func (r *Repository) lookAround() (unsettled bool, err error) {
 	there, err := r.list(true)
 	if err != nil {
@@ -61,8 +64,12 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 	}
 	inMemory := r.demand.warmModels()
 	var changed, gone []string
+	var unknown []error
 	r.mu.Lock()
-	for name := range there {
+	for name, f := range there {
+		if f.unknown {
+			unknown = append(unknown, f.err)
+		}
 		if r.demand == nil {
 			r.claimLocked(name)
 		}
@@ -72,6 +79,8 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		switch {
 		case r.demand != nil && !inMemory[name]:
 			continue // the next request looks at its files
+		case f != nil && f.unknown:
+			continue
 		case f != nil:
 			now = f.whole()
 		case !m.wanted:
@@ -95,7 +104,8 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		})
 	}
 	r.follow(changed)
-	return unsettled, nil
+	slices.SortFunc(unknown, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) }) // so that the same trouble has the same text
+	return unsettled, errors.Join(unknown...)
 }
 
 // follow begins to load models whose files have changed. Ensembles wait for the others, which may

@@ -142,6 +142,45 @@ func TestARepositoryThatCannotBeReadIsLoggedOnce(t *testing.T) {
 	})
 }
 
+func TestAnEntryThatCannotBeReadKeepsNoOtherModelBack(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1")
+	link := func(name string) {
+		t.Helper()
+		if err := os.Symlink(name, filepath.Join(d.dir, name)); err != nil { // to itself
+			t.Fatal(err)
+		}
+	}
+	link("c")
+	if r, err := start(t, d, &tracked{}, setup{}); err == nil || !strings.Contains(err.Error(), "too many levels of symbolic links") || !r.ModelReady("a", "") || !r.ModelReady("b", "") {
+		t.Errorf("at startup the index has %s; %v", index(r), err)
+	}
+	d.remove("c")
+	var log logtest.Log // polls go on while the test reads
+	synctest.Test(t, func(t *testing.T) {
+		r := polling(t, d, &tracked{}, slog.New(slog.NewTextHandler(&log, nil)))
+		wait := func(b []int64, text string, times int) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got, n := serving(r, "b"), strings.Count(log.String(), text); !slices.Equal(got, b) || n != times || !r.ModelReady("a", "") || !r.ModelReady("d", "") {
+				t.Errorf("the versions %v serve, want %v; %d records have %q:\n%s", got, b, n, text, log.String())
+			}
+		}
+		d.remove("b")
+		link("b")
+		d.model("d", echoConfig, "1")
+		wait([]int64{1}, "cannot be read", 1)
+		d.remove("b")
+		d.model("b", echoConfig, "2")
+		wait([]int64{2}, "can be read again", 1)
+		d.remove("b")
+		link("b.onnx")
+		wait([]int64{2}, "cannot be read", 2)
+		d.remove("b.onnx")
+		wait(nil, "can be read again", 2)
+	})
+}
+
 func TestAnEnsembleIsPolledAfterItsMembers(t *testing.T) {
 	d := newDisk(t).model("a", chain("y"), "1").model("y", echoConfig, "1")
 	synctest.Test(t, func(t *testing.T) {

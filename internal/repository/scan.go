@@ -31,6 +31,9 @@ type candidate struct {
 	remote *remote // where its files are, if they are not in dir yet; nil if they are
 
 	err error // why the model cannot be read
+
+	// unknown means that the entry itself cannot be read: there may be a model of this name, or none.
+	unknown bool
 }
 
 // A fingerprint is a hash of the names, sizes and modification times of files. It is equal
@@ -114,8 +117,9 @@ func scanPath(path string) ([]*candidate, error) {
 		m, err := scanEntry(filepath.Join(path, e.Name()))
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // it was just removed, or is a dangling link
-		case err != nil:
-			return nil, fmt.Errorf("model repository: %w", err)
+		case err != nil: // others can be read
+			name := strings.TrimSuffix(e.Name(), ".onnx")
+			models = append(models, &candidate{name: name, dir: filepath.Join(path, e.Name()), err: fmt.Errorf("model repository: %w", err), unknown: true})
 		case m != nil:
 			models = append(models, m)
 		}
