@@ -314,15 +314,15 @@ func TestFilesAreKeptWhileAnInstanceMayBeRestarted(t *testing.T) {
 	}
 }
 
-func TestTheFileOfASampleHasTheSizeOfItsRow(t *testing.T) {
+func TestTheFileOfASampleHasAtLeastTheSizeOfItsRow(t *testing.T) {
 	dir := t.TempDir()
 	in := modelconfig.SampleInput{Tensor: modelconfig.Tensor{Name: "x", Type: tensor.FP32, Dims: []int64{2}}, File: "w"}
-	for content, want := range map[string]string{"12345678": "", "1234567": "found 7 bytes, expected 8", "123456789": "found 9 bytes, expected 8"} {
+	for content, want := range map[string]string{"12345678": "", "1234567": "found 7 bytes, expected at least 8", "123456789": ""} {
 		if err := os.WriteFile(filepath.Join(dir, "w"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		data, err := sampleData(in, 2, dir, maxSample)
-		if want == "" && (err != nil || string(data) != content+content) || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
+		if want == "" && (err != nil || string(data) != "1234567812345678") || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 			t.Errorf("%q: %q, %v, want %q", content, data, err, want)
 		}
 	}

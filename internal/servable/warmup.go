@@ -151,8 +151,11 @@ func sampleData(in modelconfig.SampleInput, rows int, dir string, limit int64) (
 		if row, err = os.ReadFile(filepath.Join(dir, in.File)); err != nil {
 			return nil, err
 		}
-		if in.Type != tensor.Bytes && int64(len(row)) != size {
-			return nil, fmt.Errorf("%s: found %d bytes, expected %d", filepath.Join(dir, in.File), len(row), size)
+		if in.Type != tensor.Bytes {
+			if int64(len(row)) < size {
+				return nil, fmt.Errorf("%s: found %d bytes, expected at least %d", filepath.Join(dir, in.File), len(row), size)
+			}
+			row = row[:size] // as in Triton
 		}
 		size = int64(len(row))
 	}
