@@ -105,9 +105,15 @@ func parseFlag(cfg *modelconfig.Config, key string) (int, error) {
 	return n, nil
 }
 
+// parseOff reports whether a boolean is false. It may be written as Triton reads it.
 func parseOff(cfg *modelconfig.Config, key string) (bool, error) {
-	n, err := parseFlag(cfg, key)
-	return err == nil && n == 0, err
+	switch strings.ToLower(cfg.Parameters[key]) {
+	case "true", "on", "1":
+		return false, nil
+	case "false", "off", "0":
+		return true, nil
+	}
+	return false, badParameter(cfg, key, "true, on or 1, or false, off or 0")
 }
 
 func badParameter(cfg *modelconfig.Config, key, expected string) error {

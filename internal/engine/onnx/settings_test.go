@@ -34,19 +34,22 @@ func TestSettingsAreThoseOfTriton(t *testing.T) {
 	type session = onnxruntime.SessionOptions
 	for text, want := range map[string]settings{
 		"": {call: onnxruntime.CallOptions{CanShrink: true}},
-		parameter("intra_op_thread_count", "3") + parameter("owner", "somebody"):   {session{Threads: 3}, onnxruntime.CallOptions{CanShrink: true}},
-		parameter("inter_op_thread_count", "3"):                                    {call: onnxruntime.CallOptions{CanShrink: true}}, // one operator after the other
-		parameter("execution_mode", "1") + parameter("inter_op_thread_count", "3"): {session{Parallel: 3}, onnxruntime.CallOptions{CanShrink: true}},
-		parameter("execution_mode", "1"):                                           {session{Parallel: 7}, onnxruntime.CallOptions{CanShrink: true}},
-		parameter("enable_mem_arena", "0") + parameter("enable_mem_pattern", "0"):  {session: session{NoArena: true, NoPattern: true}},
-		parameter(shrinkageKey, "cpu:0"):                                           {call: onnxruntime.CallOptions{Config: map[string]string{shrinkageKey: "cpu:0"}}},
-		"optimization { graph { level: -1 } }":                                     {session{Optimise: onnxruntime.OptimiseBasic}, onnxruntime.CallOptions{CanShrink: true}},
-		"optimization { graph { level: 1 } }":                                      {session{Optimise: onnxruntime.OptimiseExtended}, onnxruntime.CallOptions{CanShrink: true}},
-		"optimization { graph { level: 2 } }":                                      {session{Optimise: onnxruntime.OptimiseNothing}, onnxruntime.CallOptions{CanShrink: true}},
-		parameter("session.disable_cpu", "yes"):                                    {session{Config: map[string]string{"session.disable_cpu": "yes"}}, onnxruntime.CallOptions{CanShrink: true}},
-		parameter("intra_op_thread_count", "0"):                                    {call: onnxruntime.CallOptions{CanShrink: true}},
-		"optimization { eager_batching: true }":                                    {call: onnxruntime.CallOptions{CanShrink: true}},
-		"optimization { graph { level: 0 } }\n":                                    {call: onnxruntime.CallOptions{CanShrink: true}},
+		parameter("intra_op_thread_count", "3") + parameter("owner", "somebody"):        {session{Threads: 3}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("inter_op_thread_count", "3"):                                         {call: onnxruntime.CallOptions{CanShrink: true}}, // one operator after the other
+		parameter("execution_mode", "1") + parameter("inter_op_thread_count", "3"):      {session{Parallel: 3}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("execution_mode", "1"):                                                {session{Parallel: 7}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("enable_mem_arena", "0") + parameter("enable_mem_pattern", "0"):       {session: session{NoArena: true, NoPattern: true}},
+		parameter("enable_mem_arena", "False") + parameter("enable_mem_pattern", "OFF"): {session: session{NoArena: true, NoPattern: true}},
+		parameter("enable_mem_arena", "true") + parameter("enable_mem_pattern", "On"):   {call: onnxruntime.CallOptions{CanShrink: true}},
+		parameter("enable_mem_arena", "1"):                                              {call: onnxruntime.CallOptions{CanShrink: true}},
+		parameter(shrinkageKey, "cpu:0"):                                                {call: onnxruntime.CallOptions{Config: map[string]string{shrinkageKey: "cpu:0"}}},
+		"optimization { graph { level: -1 } }":                                          {session{Optimise: onnxruntime.OptimiseBasic}, onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { graph { level: 1 } }":                                           {session{Optimise: onnxruntime.OptimiseExtended}, onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { graph { level: 2 } }":                                           {session{Optimise: onnxruntime.OptimiseNothing}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("session.disable_cpu", "yes"):                                         {session{Config: map[string]string{"session.disable_cpu": "yes"}}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("intra_op_thread_count", "0"):                                         {call: onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { eager_batching: true }":                                         {call: onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { graph { level: 0 } }\n":                                         {call: onnxruntime.CallOptions{CanShrink: true}},
 	} {
 		got, err := readSettings(read(t, text), 7)
 		for _, s := range []*settings{&got, &want} { // no settings are as good as none
@@ -68,8 +71,8 @@ func TestASettingThatMakesNoSenseIsRefusedWithItsLine(t *testing.T) {
 		parameter("owner", "x") + parameter("intra_op_thread_count", "-1"): `config.pbtxt:2: parameters[intra_op_thread_count]: found "-1", expected a number of threads`,
 		parameter("inter_op_thread_count", "two"):                          `config.pbtxt:1: parameters[inter_op_thread_count]: found "two", expected a number of threads`,
 		parameter("execution_mode", "2"):                                   `config.pbtxt:1: parameters[execution_mode]: found "2", expected 0 or 1`,
-		parameter("enable_mem_arena", "yes"):                               `config.pbtxt:1: parameters[enable_mem_arena]: found "yes", expected 0 or 1`,
-		parameter("enable_mem_pattern", ""):                                `config.pbtxt:1: parameters[enable_mem_pattern]: found "", expected 0 or 1`,
+		parameter("enable_mem_arena", "yes"):                               `config.pbtxt:1: parameters[enable_mem_arena]: found "yes", expected true, on or 1, or false, off or 0`,
+		parameter("enable_mem_pattern", ""):                                `config.pbtxt:1: parameters[enable_mem_pattern]: found "", expected true, on or 1, or false, off or 0`,
 		"optimization {\n graph {\n level: 3 } }":                          `config.pbtxt:3: optimization.graph.level: found 3, expected 0 (all optimizations), 1 (extended), -1 (basic) or 2 (none)`,
 	} {
 		if _, err := readSettings(read(t, text), 1); err == nil || err.Error() != want || infer.CodeOf(err) != infer.Invalid {
