@@ -163,14 +163,25 @@ func sameKey(written, key string) bool {
 // A scanner parses just enough of the text format to track line numbers. It accepts any
 // text, but its result is meaningful only for texts that the parser accepts.
 type scanner struct {
-	text []byte
-	at   int
-	line int
+	text  []byte
+	at    int
+	line  int
+	depth int // of the message that is scanned
 }
+
+// maxDepth is how deep messages may be nested: the rest of a text that goes deeper is not scanned.
+// Those of a configuration do not come near it, and the text may be one that the parser rejects.
+const maxDepth = 100
 
 // message scans fields until the closing bracket or the end of the text.
 func (s *scanner) message(closing byte) *node {
 	n := &node{line: s.line, fields: map[string]*occurrences{}}
+	if s.depth == maxDepth {
+		s.at = len(s.text)
+		return n
+	}
+	s.depth++
+	defer func() { s.depth-- }()
 	for {
 		switch c := s.peek(); {
 		case c == 0:

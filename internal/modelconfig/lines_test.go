@@ -3,6 +3,7 @@ package modelconfig
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -97,4 +98,15 @@ func FuzzLines(f *testing.F) {
 			}
 		})
 	})
+}
+
+func TestATextNestedTooDeepIsAnErrorAndNotAnOverflow(t *testing.T) {
+	defer debug.SetMaxStack(debug.SetMaxStack(16 << 20)) // of 1 GiB
+	_, err := Parse("config.pbtxt", []byte("x: 1\n"+strings.Repeat("a{", 100_000)))
+	if err == nil || !strings.HasPrefix(err.Error(), "config.pbtxt:1:1: x: unknown field") {
+		t.Errorf("found %v", err)
+	}
+	if n := locate([]byte(strings.Repeat("a{", 50) + "\nb: 1")); n.lineOf(strings.Repeat("a.", 50)+"b") != 2 {
+		t.Error("a field of 50 messages has no line")
+	}
 }
