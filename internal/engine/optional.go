@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 // A PerRequest is an instance that takes the requests of a batch as separate requests, and
@@ -67,6 +69,15 @@ type ModelCaller interface {
 	LoadModel(ctx context.Context, model, config string, files map[string][]byte) error
 	// UnloadModel unloads a model. It returns before the model has drained.
 	UnloadModel(ctx context.Context, model string) error
+}
+
+// A DelegateRunner is an instance whose model may call other models, and takes the rows of a batch
+// joined, so that it does not see the requests.
+type DelegateRunner interface {
+	// RunFor is Run, and names the caller whose rights the model's calls have: that of all requests
+	// of the batch together. It is nil if one has none, which may do nothing if callers are
+	// authenticated.
+	RunFor(ctx context.Context, caller *access.Caller, in []tensor.Tensor, out *Outputs) error
 }
 
 // A HealthChecker is an instance whose model has a readiness check.

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -128,6 +129,45 @@ func TestRequestsThatWaitTogetherRunTogether(t *testing.T) {
 		b.finish()
 		if got, want := eng.Batches(), []int{1, 5}; !slices.Equal(got, want) {
 			t.Errorf("batches of %v rows, want %v", got, want)
+		}
+	})
+}
+
+// A delegate is an instance that keeps for whom its batches were run.
+type delegate struct {
+	engine.Instance
+	callers []string
+}
+
+func (d *delegate) RunFor(ctx context.Context, caller *access.Caller, in []tensor.Tensor, out *engine.Outputs) error {
+	d.callers = append(d.callers, caller.Name())
+	return d.Run(ctx, in, out)
+}
+
+func TestAModelThatCallsOthersDoesSoForAllCallersOfItsBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		model := &delegate{Instance: open(t, &enginetest.Echo{Takes: constant(10 * ms)}, 1)[0]}
+		b := &bench{
+			Scheduler: New([]engine.Instance{model}, Options{Pacer: p, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}}),
+			t:         t, began: time.Now(),
+		}
+		of := func(name string) *infer.Request {
+			req := request(name, 1)
+			if name != "none" {
+				req.Caller = &access.Caller{Principals: []*access.Principal{{Name: name}}}
+			}
+			return req
+		}
+		b.submit(0, of("ann"), 10*ms)
+		b.submit(1*ms, of("ann"), 20*ms)
+		b.submit(2*ms, of("bob"), 20*ms)
+		b.submit(11*ms, of("ann"), 30*ms)
+		b.submit(12*ms, of("none"), 30*ms)
+		b.finish()
+		if want := []string{"ann", "ann, bob", "anonymous"}; !slices.Equal(model.callers, want) {
+			t.Errorf("batches were run for %q, want %q", model.callers, want)
 		}
 	})
 }

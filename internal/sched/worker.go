@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -52,9 +53,10 @@ type worker struct {
 	exclusive       bool                   // the batch began on an idle device; see activeBatches.Begin
 	exclusiveRunner engine.ExclusiveRunner // inst, if it runs exclusive batches on more threads; else nil
 
-	perRequest  engine.PerRequest // inst, if it takes requests one by one; else nil
-	engineCalls []engine.Call     // the batch, for perRequest
-	sender      engine.Sender     // inst, if its model may send responses; else nil
+	perRequest  engine.PerRequest     // inst, if it takes requests one by one; else nil
+	engineCalls []engine.Call         // the batch, for perRequest
+	sender      engine.Sender         // inst, if its model may send responses; else nil
+	delegate    engine.DelegateRunner // inst, if its model may call others; else nil
 
 	restartable   engine.Restartable // inst, if it can die and be restarted; else nil
 	down          bool               // the core knows that the instance is down. Guarded by the scheduler's lock
@@ -96,6 +98,7 @@ func (w *worker) use(inst engine.Instance) {
 	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
 	w.perRequest, _ = inst.(engine.PerRequest)
 	w.sender, _ = inst.(engine.Sender)
+	w.delegate, _ = inst.(engine.DelegateRunner)
 	w.restartable, _ = inst.(engine.Restartable)
 }
 
@@ -310,7 +313,7 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	if w.perRequest != nil {
 		recordStart(calls, times)
 	}
-	err = w.callEngine(inputs)
+	err = w.callEngine(calls, inputs)
 	runEnd := time.Since(w.s.epoch)
 	splitEnd := runEnd
 	if err == nil {
@@ -370,7 +373,7 @@ func recordStart(calls []*call, times infer.Timeline) {
 
 // callEngine runs the batch on the instance. It recovers from a panic, which fails the
 // batch and not the server.
-func (w *worker) callEngine(inputs []tensor.Tensor) (err error) {
+func (w *worker) callEngine(calls []*call, inputs []tensor.Tensor) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = w.recovered("engine", cause)
@@ -388,10 +391,21 @@ func (w *worker) callEngine(inputs []tensor.Tensor) (err error) {
 		err = w.perRequest.RunEach(w.stopper.ctx, w.engineCalls)
 	case w.exclusive && w.exclusiveRunner != nil:
 		err = w.exclusiveRunner.RunExclusive(w.stopper.ctx, inputs, &w.outputs)
+	case w.delegate != nil:
+		err = w.delegate.RunFor(w.stopper.ctx, callerOf(calls), inputs, &w.outputs)
 	default:
 		err = w.inst.Run(w.stopper.ctx, inputs, &w.outputs)
 	}
 	return withCode(err)
+}
+
+// callerOf returns for whom a batch is run: for the callers of all its requests.
+func callerOf(calls []*call) *access.Caller {
+	callers := make([]*access.Caller, len(calls))
+	for i, c := range calls {
+		callers[i] = c.req.Caller
+	}
+	return access.Join(callers...)
 }
 
 // recovered reports a panic, and returns the error of the batch. Clients do not get the

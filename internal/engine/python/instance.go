@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -40,10 +41,11 @@ type instance struct {
 }
 
 var (
-	_ engine.Sender        = (*instance)(nil)
-	_ engine.Restartable   = (*instance)(nil)
-	_ engine.HealthChecker = (*instance)(nil)
-	_ engine.Aborter       = (*instance)(nil)
+	_ engine.Sender         = (*instance)(nil)
+	_ engine.Restartable    = (*instance)(nil)
+	_ engine.HealthChecker  = (*instance)(nil)
+	_ engine.Aborter        = (*instance)(nil)
+	_ engine.DelegateRunner = joinedInstance{}
 )
 
 // initialize assigns the worker to this instance and calls the model's initialize.
@@ -83,14 +85,19 @@ func (i *instance) Ready() bool {
 
 // Run implements [engine.Instance]. The batch is passed to the model as one request.
 func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
-	i.request.Inputs = in
+	return i.RunFor(ctx, nil, in, out)
+}
+
+// RunFor implements [engine.DelegateRunner].
+func (i *instance) RunFor(ctx context.Context, caller *access.Caller, in []tensor.Tensor, out *engine.Outputs) error {
+	i.request.Inputs, i.request.Caller = in, caller
 	i.single[0] = engine.Call{Request: &i.request, Outputs: engine.Outputs{Tensors: out.Tensors[:0]}}
 	err := i.RunEach(ctx, i.single[:])
 	if err == nil {
 		err = i.single[0].Err
 	}
 	*out = i.single[0].Outputs
-	i.request.Inputs = nil
+	i.request.Inputs, i.request.Caller = nil, nil
 	return err
 }
 

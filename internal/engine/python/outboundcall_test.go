@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -303,6 +304,42 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_n
 		t.Fatal(err)
 	}
 	release(batch)
+}
+
+func TestAFunctionCallsOthersForTheCallersOfItsBatch(t *testing.T) {
+	f := newApp(t, "app.py", `
+import shoal, triton_python_backend_utils as pb_utils
+@shoal.model(inputs={"x": ("FP32", [-1, 4])}, outputs={"y": ("FP32", [-1, 4])}, max_batch=8, name="m")
+def ask(x):
+    a = pb_utils.InferenceRequest(model_name="other", inputs=[pb_utils.Tensor("IN", x)]).exec()
+    return pb_utils.get_output_tensor_by_name(a, "OUT").as_numpy()
+`)
+	var mu sync.Mutex // guards names: the worker in between orders nothing for the race detector
+	var names []string
+	f.engine.opts.Caller = &fakeCaller{answer: func(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+		mu.Lock()
+		defer mu.Unlock()
+		names = append(names, access.CallerOf(ctx).Name())
+		return twice(req, resp)
+	}}
+	inst := f.instance(t)
+	x := []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 4}, Data: make([]byte, 16)}}
+	run := func(run func(out *engine.Outputs) error) {
+		t.Helper()
+		var out engine.Outputs
+		if err := run(&out); err != nil {
+			t.Fatalf("%v\n%s", err, f.log)
+		}
+		out.Memory.Release()
+	}
+	ann := &access.Caller{Principals: []*access.Principal{{Name: "ann"}}}
+	run(func(out *engine.Outputs) error { return inst.(engine.DelegateRunner).RunFor(t.Context(), ann, x, out) })
+	run(func(out *engine.Outputs) error { return inst.Run(t.Context(), x, out) })
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(names, []string{"ann", "anonymous"}) {
+		t.Errorf("the calls were made for %q", names)
+	}
 }
 
 // A fakeMore returns a response, an error, a response, and the final flag.

@@ -229,7 +229,7 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 	}
 	i.worker = w
 	if w.flags&rowsJoined != 0 {
-		return joinedInstance{i, i}, nil
+		return joinedInstance{i, i, i}, nil
 	}
 	return i, nil
 }
@@ -239,6 +239,7 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 type joinedInstance struct {
 	engine.Restartable
 	engine.Aborter
+	engine.DelegateRunner
 }
 
 // A placement is what Triton passes to an instance about itself. Whether to use the GPU is up
