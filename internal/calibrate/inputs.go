@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
@@ -156,7 +157,7 @@ func (in Inputs) dims(t modelconfig.Tensor) []int64 {
 // rowsRequest returns a request with the rows of the given numbers, checked against the
 // configuration.
 func (in Inputs) rowsRequest(rows ...int) (*infer.Request, error) {
-	req := &infer.Request{Model: in.cfg.Name}
+	req := &infer.Request{Model: in.cfg.Name, Caller: access.Self} // models that it calls are called by the server
 	for k, t := range in.cfg.Inputs {
 		if in.omitted(t) {
 			continue

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -23,6 +24,9 @@ func TestRowsThatAreMadeUpDifferAndAreTheSameEachTime(t *testing.T) {
 	second, err := in.rowsRequest(1)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if both.Caller != access.Self { // or calls of the model to others are refused where callers have rights
+		t.Errorf("the request has the caller %q, want the server", both.Caller.Name())
 	}
 	if both.Rows != 2 || !slices.Equal(both.Inputs[0].Shape, []int64{2, 16, 3}) {
 		t.Fatalf("%d rows of shape %v", both.Rows, both.Inputs[0].Shape)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -106,9 +107,10 @@ func checkSample(cfg *modelconfig.Config, req *infer.Request) error {
 }
 
 // sampleRequest builds the request of a sample. That of a model with sequences has one row, and
-// may have inputs that the scheduler adds to each request; they are left out.
+// may have inputs that the scheduler adds to each request; they are left out. What the model calls
+// for it, it calls as the server.
 func sampleRequest(cfg *modelconfig.Config, s modelconfig.Sample, dir string) (*infer.Request, error) {
-	req := &infer.Request{Model: cfg.Name}
+	req := &infer.Request{Model: cfg.Name, Caller: access.Self}
 	left := int64(maxSample)
 	var added []modelconfig.Tensor
 	if cfg.Sequence != nil {
