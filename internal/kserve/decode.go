@@ -54,6 +54,11 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions, charge *budget.Charge) (*Requ
 			return req, nil
 		}
 	}
+	if length > largeDocument {
+		limit := documentLimit()
+		limit.Acquire()
+		defer limit.Release()
+	}
 	limits := o.Limits.WithDefaults()
 	memory := shortDocuments.Get().(*[]byte)
 	defer shortDocuments.Put(memory)

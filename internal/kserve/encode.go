@@ -17,6 +17,11 @@ import (
 // AppendResponse appends the JSON part of the response to dst. If the client requested
 // binary data, the slices of [Request.Binary] follow it.
 func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, error) {
+	if r.JSONSize(resp) > largeDocument {
+		limit := documentLimit()
+		limit.Acquire()
+		defer limit.Release()
+	}
 	dst = append(dst, '{')
 	if r.ID != "" {
 		dst = append(dst, `"id":`...)

@@ -109,7 +109,7 @@ func TestLargeMessagesWaitForASlot(t *testing.T) {
 			finished.Add(1)
 		}
 		first, second := open(largeMessage+100_000), open(2*largeMessage)
-		for _, n := range []int64{largeMessage + 1, 1} { // it takes the slot after the first part
+		for _, n := range []int64{largeMessage + 1, 1} { // it gets its permit after the first part
 			if _, err := io.CopyN(io.Discard, first, n); err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,9 +22,9 @@ import (
 // ratio. It must run before the first server is created.
 var registerCompressors = sync.OnceFunc(func() {
 	limits := kserve.Limits{}.WithDefaults() // grpc has one compressor for all servers
-	slots := make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+	limit := kserve.NewCoreLimit()
 	for _, c := range []encoding.Compressor{encoding.GetCompressor(gzip.Name), &deflate{}} {
-		encoding.RegisterCompressor(&ratioLimited{c, &limits, slots})
+		encoding.RegisterCompressor(&ratioLimited{c, &limits, limit})
 	}
 })
 
@@ -36,35 +35,33 @@ var decompressions atomic.Pointer[budget.Budget]
 // ratioLimited is a compressor that does not decompress a message whose ratio exceeds the
 // limit, or which does not fit the budget.
 //
-// Large messages are compressed and decompressed one after another, on half of the cores: more
-// at once would take each other's memory until all are refused, and the cores from small
-// requests. They do not wait for long, because grpc has them whole.
+// Large messages need a permit. They do not wait for long, because grpc has them whole.
 type ratioLimited struct {
 	encoding.Compressor
 	limits *kserve.Limits
-	slots  chan struct{} // has an element for each large message in progress
+	limit  kserve.CoreLimit
 }
 
-// largeMessage is the size up to which a message needs no slot.
+// largeMessage is the size up to which a message needs no permit.
 const largeMessage = 1 << 20
 
-// A slot is that of one message, which takes it when it is large.
-type slot struct {
-	slots chan struct{} // of ratioLimited
-	taken bool
+// A permit is that of one message, which gets it when it is large.
+type permit struct {
+	limit kserve.CoreLimit
+	held  bool
 }
 
-func (s *slot) take() {
-	if !s.taken {
-		s.slots <- struct{}{}
-		s.taken = true
+func (p *permit) get() {
+	if !p.held {
+		p.limit.Acquire()
+		p.held = true
 	}
 }
 
-func (s *slot) free() {
-	if s.taken {
-		<-s.slots
-		s.taken = false
+func (p *permit) free() {
+	if p.held {
+		p.limit.Release()
+		p.held = false
 	}
 }
 
@@ -74,29 +71,29 @@ func (c *ratioLimited) Compress(to io.Writer) (io.WriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &slotWriter{WriteCloser: w, slot: slot{slots: c.slots}}, nil
+	return &permitWriter{WriteCloser: w, permit: permit{limit: c.limit}}, nil
 }
 
-// A slotWriter compresses one message.
-type slotWriter struct {
+// A permitWriter compresses one message.
+type permitWriter struct {
 	io.WriteCloser
-	slot slot
-	n    int
+	permit permit
+	n      int
 }
 
-func (w *slotWriter) Write(p []byte) (int, error) {
+func (w *permitWriter) Write(p []byte) (int, error) {
 	if w.n += len(p); w.n > largeMessage {
-		w.slot.take()
+		w.permit.get()
 	}
 	n, err := w.WriteCloser.Write(p)
 	if err != nil {
-		w.slot.free() // grpc does not close it then
+		w.permit.free() // grpc does not close it then
 	}
 	return n, err
 }
 
-func (w *slotWriter) Close() error {
-	defer w.slot.free()
+func (w *permitWriter) Close() error {
+	defer w.permit.free()
 	return w.WriteCloser.Close()
 }
 
@@ -111,7 +108,7 @@ func (c *ratioLimited) Decompress(from io.Reader) (io.Reader, error) {
 		return nil, err
 	}
 	charge := decompressions.Load().Open("decompression")
-	reader := &ratioReader{Reader: r, limits: c.limits, slot: slot{slots: c.slots}, sent: sent, charge: charge}
+	reader := &ratioReader{Reader: r, limits: c.limits, permit: permit{limit: c.limit}, sent: sent, charge: charge}
 	if sent < math.MaxInt64 && !reader.charge.Grow(sent) {
 		reader.rest = overBudget[:]
 	}
@@ -123,7 +120,7 @@ func (c *ratioLimited) Decompress(from io.Reader) (io.Reader, error) {
 type ratioReader struct {
 	io.Reader
 	limits  *kserve.Limits
-	slot    slot
+	permit  permit
 	n, sent int64
 	charge  budget.Charge
 	charged int64  // of n
@@ -161,7 +158,7 @@ const decompressionStep = 256 << 10
 // Close implements [io.Closer].
 func (r *ratioReader) Close() error {
 	r.charge.Close()
-	r.slot.free()
+	r.permit.free()
 	if c, ok := r.Reader.(io.Closer); ok {
 		return c.Close() // that of grpc returns to its pool there
 	}
@@ -170,7 +167,7 @@ func (r *ratioReader) Close() error {
 
 func (r *ratioReader) Read(p []byte) (int, error) {
 	if r.n > largeMessage {
-		r.slot.take()
+		r.permit.get()
 	}
 	if r.rest == nil && r.n+int64(len(p)) > r.charged {
 		if r.charge.Grow(decompressionStep) {

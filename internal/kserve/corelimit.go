@@ -1,0 +1,30 @@
+package kserve
+
+import (
+	"sync"
+
+	"github.com/shoal-serving/shoal/internal/machine"
+)
+
+// A CoreLimit lets at most half of the cores, and at least one, work on large messages: more at once
+// would take the cores from small requests, and each other's memory until all are refused. What has
+// acquired it only computes until it releases it, so that the others do not wait for long.
+type CoreLimit chan struct{} // has an element for each core at work
+
+// NewCoreLimit returns a limit for the cores of this machine.
+func NewCoreLimit() CoreLimit {
+	return make(CoreLimit, max(1, machine.Cores(machine.Root())/2))
+}
+
+// Acquire waits for a core.
+func (l CoreLimit) Acquire() { l <- struct{}{} }
+
+// Release gives it back.
+func (l CoreLimit) Release() { <-l }
+
+// largeDocument is the size of JSON from which decoding and encoding are limited: they take some tens
+// of milliseconds of a core then.
+const largeDocument = 4 << 20
+
+// documentLimit is that of all servers of the process.
+var documentLimit = sync.OnceValue(NewCoreLimit)
