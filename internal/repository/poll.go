@@ -45,7 +45,7 @@ func (r *Repository) logTrouble(before string, err error) string {
 	case now == "":
 		r.opts.Log.Info("the model repository can be read again")
 	default:
-		r.opts.Log.Error("the model repository cannot be read, or a part of it; models there that are loaded stay, and others are not loaded until it can", "error", err)
+		r.opts.Log.Error("the model repository cannot be read, or a part of it; models that are loaded stay, and nothing is loaded or unloaded there until it can", "error", err)
 	}
 	return now
 }
