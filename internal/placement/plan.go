@@ -339,15 +339,26 @@ func (b *builder) plan(now Time) *Plan {
 	return p
 }
 
-// home returns the node that loads the model when a client asks for it: one that could load it,
-// unless none could.
+// home returns the node that loads the model when a client asks for it: one that has the memory and
+// could load it, if there are such nodes. Otherwise any node: it may have less memory than usual because
+// its models have grown, and room for a single one; and its refusal says why, other than no route.
 func (b *builder) home(m int) (name string) {
-	best, avoided := uint64(0), true
+	const fits, loads = 2, 1
+	best, suits := uint64(0), 0
 	for n := range b.nodes {
-		fits := !b.nodes[n].Draining && b.models[m].Bytes <= b.nodes[n].Bytes
-		r, avoid := rank(b.states[n].hash, b.hashes[m]), b.avoids(m, int32(n))
-		if better := avoided && !avoid || avoided == avoid && r > best; fits && (name == "" || better) {
-			name, best, avoided = b.nodes[n].Name, r, avoid
+		if b.nodes[n].Draining {
+			continue
+		}
+		s := 0
+		if b.models[m].Bytes <= b.nodes[n].Bytes {
+			s += fits
+		}
+		if !b.avoids(m, int32(n)) {
+			s += loads
+		}
+		r := rank(b.states[n].hash, b.hashes[m])
+		if name == "" || s > suits || s == suits && r > best {
+			name, best, suits = b.nodes[n].Name, r, s
 		}
 	}
 	return name

@@ -141,6 +141,19 @@ func TestAModelInUseIsActiveInTwoZonesWithASpareInTheThird(t *testing.T) {
 	}
 }
 
+// Models of a node may have grown, so that it has less memory than usual: one that fits by itself is
+// still loaded there, and the refusal of one that does not says why.
+func TestAModelThatFitsNoNodeHasAHome(t *testing.T) {
+	nodes := []Node{{Name: "a", Bytes: 10, Draining: true}, {Name: "b", Bytes: 4}}
+	if home := (Config{}).Plan(nil, nodes, []Model{{Name: "m", Bytes: 5}}, 0).Find("m").Home; home != "b" {
+		t.Errorf("its home is %q, want b", home)
+	}
+	nodes = append(nodes, Node{Name: "c", Bytes: 5})
+	if home := (Config{}).Plan(nil, nodes, []Model{{Name: "m", Bytes: 5}}, 0).Find("m").Home; home != "c" {
+		t.Errorf("its home is %q, want c, where it fits", home)
+	}
+}
+
 func TestAModelThatWasNeverAskedForHasOnlyAHome(t *testing.T) {
 	cold := model("cold", 0)
 	cold.Asked = false

@@ -52,7 +52,10 @@ func (g *Growth) Limit(memory, newcomer int64) int64 {
 // limit is half a step above the next one.
 func Room(before, limit, memory int64) int64 {
 	step := max(1, memory/32)
-	if before <= limit && limit-before < step+step/2 {
+	switch {
+	case limit >= memory:
+		return memory
+	case before <= limit && limit-before < step+step/2:
 		return before
 	}
 	return limit - limit%step

@@ -106,14 +106,16 @@ func TestRoomChangesInSteps(t *testing.T) {
 		{3210, 3210},
 		{3205, 3200},
 		{3210, 3200},
+		{3231, 3231}, // all of it
 		{3199, 3100},
-		{3249, 3100}, // a limit near the edge of a step does not change it again and again
-		{3199, 3100},
-		{3250, 3200},
+		{3099, 3000},
+		{3149, 3000}, // a limit near the edge of a step does not change it again and again
+		{3099, 3000},
+		{3150, 3100},
 		{1050, 1000},
 		{3210, 3200},
 	} {
-		if room = Room(room, step.limit, 3210); room != step.want {
+		if room = Room(room, step.limit, 3231); room != step.want {
 			t.Fatalf("a limit of %d makes it %d, want %d", step.limit, room, step.want)
 		}
 	}
