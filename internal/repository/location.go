@@ -260,6 +260,9 @@ func (l *remoteLocation) group(objects []bucket.Object) map[string][]*candidate 
 		}
 	}
 	for name, m := range dirs {
+		if len(m.versions) > 0 {
+			continue // what is left of a version whose files were removed, or have not come yet
+		}
 		for _, n := range empty[name] {
 			m.add(n)
 		}

@@ -118,10 +118,13 @@ func TestAVersionWithoutFilesIsOneInABucketToo(t *testing.T) {
 			if got, want := index(r), "a 2 READY; e 1 READY"; err != nil || got != want {
 				t.Errorf("with %s the index has %s, want %s; %v", marker, got, want, err)
 			}
-			put(t, store, map[string]string{"e/2/": "", "a/2/": ""}) // that of version 2 of a says nothing new
-			err = r.Load(t.Context(), "e", override{})
+			put(t, store, map[string]string{"e/2/": "", "a/2/": "", "a/3/": ""}) // those of a are of files that exist, or not any more
+			err = errors.Join(r.Load(t.Context(), "e", override{}), r.Load(t.Context(), "a", override{}))
 			if got := serving(r, "e"); err != nil || !slices.Equal(got, []int64{2}) {
 				t.Errorf("with another version, the versions %v serve; %v", got, err)
+			}
+			if got := serving(r, "a"); !slices.Equal(got, []int64{2}) {
+				t.Errorf("the versions %v of a serve, of which only 2 has files", got)
 			}
 		})
 	}
