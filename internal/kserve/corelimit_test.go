@@ -32,7 +32,7 @@ func TestLargeDocumentsLeaveCoresToSmallOnes(t *testing.T) {
 	}
 	for name, large := range map[string]func(){
 		"decoding": func() { decode(body(elements)) },
-		"encoding": func() { encode(elements) },
+		"encoding": func() { encode(2 * elements) },
 		"generate": func() {
 			if _, err := DecodeGenerate(body(elements), nil, DecodeOptions{Model: "m"}, nil); err == nil {
 				t.Error("a parameter that is an array of objects was decoded")

@@ -92,7 +92,7 @@ func TestMemoryThatIsReplacedIsUnmapped(t *testing.T) {
 
 // A worker that has not received new memory would run its last batch again.
 func TestABatchWhoseMemoryCannotBePassedFails(t *testing.T) {
-	inst := newFixture(t, identityConfig+` parameters { key: "execute_timeout_seconds" value { string_value: "2" } }`, `
+	inst := newFixture(t, identityConfig+` parameters { key: "execute_timeout_seconds" value { string_value: "30" } }`, `
 self.kept = requests[0].inputs()[0].as_numpy()
 `+identity).open(t)
 	run := func(value float32) error {
