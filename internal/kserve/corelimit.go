@@ -28,3 +28,14 @@ const largeDocument = 4 << 20
 
 // documentLimit is that of all servers of the process.
 var documentLimit = sync.OnceValue(NewCoreLimit)
+
+// limitDocument waits for a core if a document has more than large bytes. The caller calls release
+// when it has decoded or encoded the document.
+func limitDocument(size, large int64) (release func()) {
+	if size <= large {
+		return func() {}
+	}
+	limit := documentLimit()
+	limit.Acquire()
+	return limit.Release
+}

@@ -54,11 +54,8 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions, charge *budget.Charge) (*Requ
 			return req, nil
 		}
 	}
-	if length > largeDocument {
-		limit := documentLimit()
-		limit.Acquire()
-		defer limit.Release()
-	}
+	release := limitDocument(int64(length), largeDocument)
+	defer release()
 	limits := o.Limits.WithDefaults()
 	memory := shortDocuments.Get().(*[]byte)
 	defer shortDocuments.Put(memory)

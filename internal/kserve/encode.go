@@ -17,11 +17,8 @@ import (
 // AppendResponse appends the JSON part of the response to dst. If the client requested
 // binary data, the slices of [Request.Binary] follow it.
 func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, error) {
-	if r.JSONSize(resp) > 4*largeDocument { // most are a quarter of that
-		limit := documentLimit()
-		limit.Acquire()
-		defer limit.Release()
-	}
+	release := limitDocument(r.JSONSize(resp), 4*largeDocument) // most are a quarter of that
+	defer release()
 	dst = append(dst, '{')
 	if r.ID != "" {
 		dst = append(dst, `"id":`...)

@@ -23,11 +23,8 @@ import (
 // The caller keeps its reference to body. If the error is nil, the caller also owns the
 // reference to the request's Memory.
 func DecodeGenerate(body *buf.Buf, inputs []catalog.Tensor, o DecodeOptions, charge *budget.Charge) (*Request, error) {
-	if len(body.B) > largeDocument {
-		limit := documentLimit()
-		limit.Acquire()
-		defer limit.Release()
-	}
+	release := limitDocument(int64(len(body.B)), largeDocument)
+	defer release()
 	limits := o.Limits.WithDefaults()
 	d := decoder{document: openDocument(body.B, &limits), req: o.request()}
 	defer d.close()
