@@ -399,8 +399,13 @@ func (w *worker) callEngine(calls []*call, inputs []tensor.Tensor) (err error) {
 	return withCode(err)
 }
 
-// callerOf returns for whom a batch is run: for the callers of all its requests.
+// callerOf returns the callers of all requests of a batch, as one. Most often they are the same, or
+// unknown.
 func callerOf(calls []*call) *access.Caller {
+	first := calls[0].req.Caller
+	if !slices.ContainsFunc(calls, func(c *call) bool { return c.req.Caller != first }) {
+		return first
+	}
 	callers := make([]*access.Caller, len(calls))
 	for i, c := range calls {
 		callers[i] = c.req.Caller
