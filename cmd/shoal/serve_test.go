@@ -371,7 +371,7 @@ func TestMemoryIsFreedAfterTheLastRefusal(t *testing.T) {
 	})
 }
 
-// The flags are checked before, and what is wrong with them all the same must not end in a panic.
+// Flags are checked earlier. An error that is found only here must not end in a panic.
 func TestAServerThatCannotBeMadeIsAnError(t *testing.T) {
 	for _, flag := range []string{"--cache-config=remote,size=1", "--backend-config=python"} {
 		opts, _, err := serveFlags(nil, flag, "../../examples/seed-device")

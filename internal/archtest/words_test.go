@@ -34,7 +34,7 @@ var retiredNames = map[string]string{
 // keptNames are retired names that a package still has, and why.
 var keptNames = map[string]string{
 	"internal/batching.Kind":             "a field: the EventKind of an event, or the ActionKind of an action",
-	"internal/engine.Caller":             "access.Caller, for whom a batch is run",
+	"internal/engine.Caller":             "access.Caller, the caller that a batch is run for",
 	"internal/batching/automatic.recent": "the shapes of recent requests, not a number of batches",
 	"internal/engine/python.line":        "a line of text",
 	"cmd/shoal.live":                     "the value of --live, which has the name of the endpoint",

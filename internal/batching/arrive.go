@@ -68,7 +68,7 @@ func (c *Core) full(level *Level, it *Item) bool {
 
 func (c *Core) reject(it *Item, v Verdict) { c.rejectWithRetry(it, v, 0) }
 
-// rejectWithRetry refuses it, and advises the client to retry after the given time.
+// rejectWithRetry rejects it, and advises the client to retry after the given time.
 func (c *Core) rejectWithRetry(it *Item, v Verdict, retry time.Duration) {
 	it.state = answered
 	c.emit(Action{Kind: Reject, Item: it, Verdict: v, RetryAfter: retry})

@@ -4,7 +4,7 @@ package batching
 func (c *Core) dispatch() {
 	c.nextDecision = Never
 	if c.waiting > 0 && c.parked > 0 {
-		c.callInstances()
+		c.unparkInstances()
 	}
 	// Return unused turns immediately: other models wait for them.
 	for c.turns > 0 && c.awake == 0 {
@@ -13,7 +13,7 @@ func (c *Core) dispatch() {
 	}
 }
 
-func (c *Core) callInstances() {
+func (c *Core) unparkInstances() {
 	for _, in := range c.instances {
 		if in.state != parked {
 			continue

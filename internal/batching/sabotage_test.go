@@ -223,7 +223,7 @@ var inAnswers = []saboteur{
 	}, `request \d+ was rejected without cause: would be late`},
 	{"turns nobody away", func(g *game, _ batching.Event) bool {
 		return g.add(batching.Action{Kind: batching.Reject, Item: &batching.Item{}})
-	}, `nobody was rejected`},
+	}, `an unknown request was rejected`},
 }
 
 var inInstances = []saboteur{

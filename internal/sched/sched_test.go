@@ -133,7 +133,7 @@ func TestRequestsThatWaitTogetherRunTogether(t *testing.T) {
 	})
 }
 
-// A delegate is an instance that keeps for whom its batches were run.
+// A delegate is an instance that records the callers of its batches.
 type delegate struct {
 	engine.Instance
 	callers []string

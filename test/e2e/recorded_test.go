@@ -78,7 +78,7 @@ var sizesAlone = []string{"74", "75"}
 var inShort = []string{"03", "12", "13", "20", "25", "33", "46", "48", "80"}
 
 // TestRecordedCasesOnTheRunningServer plays recorded cases with a Python model, and
-// compares who shared a batch with whom, in which order, and who was rejected.
+// compares which requests shared a batch, in which order, and which were rejected.
 func TestRecordedCasesOnTheRunningServer(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(servertest.Root, "internal/batching/testdata/recorded/tritonserver-2.51.0.json"))
 	if err != nil {

@@ -231,12 +231,12 @@ func (r *Referee) deliver(q *request) (breach string) {
 func (r *Referee) answer(q *request, v batching.Verdict) (breach string) {
 	switch {
 	case q == nil:
-		return "nobody was rejected"
+		return "an unknown request was rejected"
 	case q.state == delivered:
 		return fmt.Sprintf("%v was rejected after it had been delivered", q)
 	case q.state == answered:
 		return fmt.Sprintf("%v was rejected twice", q)
-	case !r.mayTurnAway(q, v):
+	case !r.mayReject(q, v):
 		return fmt.Sprintf("%v was rejected without cause: %v", q, v)
 	}
 	if q.state == waiting {
@@ -253,7 +253,7 @@ func (r *Referee) answer(q *request, v batching.Verdict) (breach string) {
 	return ""
 }
 
-func (r *Referee) mayTurnAway(q *request, v batching.Verdict) bool {
+func (r *Referee) mayReject(q *request, v batching.Verdict) bool {
 	if q.state == arriving {
 		return slices.Contains(r.refusals, v)
 	}

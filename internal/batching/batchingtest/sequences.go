@@ -256,7 +256,7 @@ func (r *SequenceReferee) admitted() (breach string) {
 
 func (r *SequenceReferee) answer(m *member, v batching.Verdict) (breach string) {
 	if m == nil || m.answered {
-		return "a request was rejected twice, or nobody was"
+		return "a request was rejected twice, or is unknown"
 	}
 	m.answered = true
 	if m == r.newcomer {
