@@ -234,6 +234,15 @@ lengths-minilm: build ## MiniLM with 64 clients of different lengths, padding al
 hunt: ## search 100,000 random runs for one in which the automatic policy does not recover; 12 min
 	go run ./test/hunt/cmd $(ARGS)
 
+.PHONY: recovery
+recovery: build onnxruntime ## busy loops, SIGSTOP pulses and disturbed calibrations in 20 random rounds: as fast as before 200 batches later; 25 min, quiet, resumes
+	tools/get-models models text_recognition wide_mlp
+	go test -tags e2e,proofs -count 1 -timeout 90m -v -run '^TestProofTheServerRecovers$$' ./test/proofs -strict
+
+.PHONY: retests
+retests: build ## what retests cost while nothing disturbs: ten minutes of the seed device with and without them; 21 min, quiet, resumes
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofRetestsCostLittle$$' ./test/proofs -strict
+
 .PHONY: sequences
 sequences: ## a million random event sequences against the core and its referee
 	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000

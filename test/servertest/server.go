@@ -193,22 +193,28 @@ func awaitPorts(t testing.TB, wrapper []string, repository string, flags ...stri
 	return s
 }
 
-// Faulty builds a binary in which panics can be injected, makes it the one that t starts,
-// and returns the file that injects them: the name of a point in it is one panic there,
-// and removes it. Package panics has the points.
-func Faulty(t *testing.T) (file string) {
+// UseBinary builds a binary with the flags of go build that are given, as bin/NAME, and makes it
+// the one that t starts from now on.
+func UseBinary(t *testing.T, name string, flags ...string) {
 	t.Helper()
-	binary, err := filepath.Abs(filepath.Join(Root, "bin", "shoal-faults")) // beside the libraries
+	binary, err := filepath.Abs(filepath.Join(Root, "bin", name)) // beside the libraries
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "faults", "-o", binary, "./cmd/shoal")
+	cmd := exec.CommandContext(t.Context(), "go", slices.Concat([]string{"build"}, flags, []string{"-o", binary, "./cmd/shoal"})...)
 	cmd.Dir = Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	file = filepath.Join(t.TempDir(), "fault")
 	t.Setenv(binaryVariable, binary)
+}
+
+// Faulty has t start a binary in which panics can be injected, and returns the file that injects
+// them: the name of a point in it is one panic there, and removes it. Package panics has the points.
+func Faulty(t *testing.T) (file string) {
+	t.Helper()
+	UseBinary(t, "shoal-faults", "-tags", "faults")
+	file = filepath.Join(t.TempDir(), "fault")
 	t.Setenv("TESTED_FAULT_FILE", file)
 	return file
 }
