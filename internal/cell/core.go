@@ -41,10 +41,10 @@ type (
 	Unreachable struct{ Node, Reason string }
 	// Carried says what became of an order.
 	Carried struct {
-		Order    Order
-		Outdated bool   // the node has seen a higher epoch
-		Unsent   bool   // it was not sent, for a reason that is not the node's
-		Failed   string // why it was not carried out; empty if it was
+		Order      Order
+		Outdated   bool   // the node has seen a higher epoch
+		Unanswered bool   // it was not sent, or the connection broke
+		Failed     string // why it was not carried out; empty if it was
 	}
 	// Followed is the state of the cell that a follower copies.
 	Followed struct{ State State }
@@ -395,7 +395,8 @@ func (c *Core) carry(e Carried, a *Actions) {
 	if e.Outdated && e.Order.Epoch == c.fenced { // it was not this cell with a later order
 		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", e.Order.Node.Name, e.Order.Epoch), a)
 	}
-	if r := c.rollouts[model]; r != nil && !e.Order.Unload {
+	tried := !e.Outdated && !e.Unanswered // otherwise it says nothing of the node
+	if r := c.rollouts[model]; r != nil && tried && !e.Order.Unload {
 		r.loaded[e.Order.Node.Name] = c.now
 	}
 	if m == nil || m.pending[model] == nil {
@@ -408,14 +409,10 @@ func (c *Core) carry(e Carried, a *Actions) {
 	case e.Failed != "":
 		p.until = c.now + retryAfter
 		c.failures++
-		if e.Unsent {
-			a.Log = append(a.Log, fmt.Sprintf("%s %s on %s was not sent: %s", e.Order.Verb(), model, m.Name, e.Failed))
-			break
-		}
-		if !p.unload {
+		if tried && !p.unload {
 			m.avoided[model], c.planDirty = c.now+avoidFor, true
 		}
-		a.Log = append(a.Log, fmt.Sprintf("node %s could not %s %s: %s", m.Name, e.Order.Verb(), model, e.Failed))
+		a.Log = append(a.Log, fmt.Sprintf("%s %s on %s failed: %s", e.Order.Verb(), model, m.Name, e.Failed))
 	case m.page != nil && holds(m.page, model) != e.Order.Unload:
 		delete(m.pending, model) // the page came first
 	}

@@ -1045,21 +1045,30 @@ func TestACellThatWasCutOffIsReplacedWhicheverNodeAnswersFirst(t *testing.T) {
 	}
 }
 
-func TestAnOrderThatWasNotSentSaysNothingOfItsNode(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b")
-	w.configure(Model{Name: "m", Copies: 1})
-	w.reportAll()
-	w.pass(time.Second)
-	first := w.orders[0]
-	w.orders = nil
-	w.step(Carried{Order: first, Failed: "the epoch is not on disk", Unsent: true})
-	w.pass(retryAfter - 1)
-	if len(w.orders) != 0 {
-		t.Fatalf("ordered %v", w.ordered())
-	}
-	w.pass(stepEvery)
-	if len(w.orders) != 1 || w.orders[0] != first {
-		t.Errorf("ordered %v, want the same as before", w.ordered())
+// It was not sent, or its connection broke, or a later order of this cell overtook it.
+func TestAnOrderThatTheNodeDidNotTryToCarryOutSaysNothingOfTheNode(t *testing.T) {
+	for what, result := range map[string]Carried{
+		"not answered": {Failed: "connection reset by peer", Unanswered: true},
+		"overtaken":    {Failed: "409", Outdated: true},
+	} {
+		w := newWorld(t, Options{}, "a", "b")
+		w.pages["a"].Zone, w.pages["b"].Zone = "", "" // one zone: no spares, and the other node has room
+		w.configure(Model{Name: "m", Copies: 1})
+		w.reportAll()
+		w.pass(time.Second)
+		first := w.orders[0]
+		w.orders = nil
+		w.core.fenced, w.core.epoch = 41, 41 // as if a node had joined that needs a higher epoch
+		result.Order = first
+		w.step(result)
+		w.pass(retryAfter - 1)
+		if len(w.orders) != 0 {
+			t.Fatalf("%s: ordered %v", what, w.ordered())
+		}
+		w.pass(stepEvery)
+		if len(w.orders) != 1 || w.orders[0].Node != first.Node {
+			t.Errorf("%s: ordered %v, want the same as before", what, w.ordered())
+		}
 	}
 }
 

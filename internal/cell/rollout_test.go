@@ -400,6 +400,26 @@ func TestARolloutRepeatsALoadThatFailed(t *testing.T) {
 	}
 }
 
+// The reason on the nodes' pages is that of an earlier load.
+func TestALoadThatNoNodeAnsweredStopsNoRollout(t *testing.T) {
+	w := rolling(t, false)
+	for _, name := range []string{"a", "b"} {
+		w.holdVersion(name, unavailable, "model.onnx was damaged")
+	}
+	w.reportAll()
+	w.begin(Rollout{})
+	w.pass(stepEvery)
+	orders := w.orders
+	w.orders = nil
+	for _, o := range orders {
+		w.step(Carried{Order: o, Failed: "connection reset by peer", Unanswered: true})
+	}
+	w.pass(retryAfter + stepEvery)
+	if r := w.rollout(); r.State != RolloutWaiting || len(orders) != 2 || len(w.orders) != 2 {
+		t.Errorf("it is %s: %s; ordered %d times, and then %v", r.State, r.Reason, len(orders), w.ordered())
+	}
+}
+
 func TestAVersionGetsAShareWhenAllActiveNodesHaveIt(t *testing.T) {
 	w := rolling(t, false)
 	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 90}, {"2", 10}}})

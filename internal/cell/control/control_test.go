@@ -317,7 +317,7 @@ func TestAStateThatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
 			t.Errorf("%d failures in ten seconds, want 10", n)
 		}
 		order := cell.Order{Node: cell.Node{Name: "a", HTTP: "127.0.0.1:1"}, Model: "m", Epoch: 3}
-		if got := c.carryOut(ctx, order); !got.Unsent || got.Failed == "" {
+		if got := c.carryOut(ctx, order); !got.Unanswered || got.Failed == "" {
 			t.Errorf("%+v: an order was sent before its epoch was on disk", got)
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -356,6 +356,28 @@ func TestNoOrderIsSentBeforeItsEpochIsOnDisk(t *testing.T) {
 	}
 	if got := n.ordered(); len(got) != 0 {
 		t.Errorf("ordered %q", got)
+	}
+}
+
+func TestOnlyAnAnswerOfTheNodeSaysThatItCouldNotCarryOutAnOrder(t *testing.T) {
+	for what, c := range map[string]struct {
+		answer http.HandlerFunc
+		want   cell.Carried // without the reason
+	}{
+		"it refuses":                 {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, cell.Carried{}},
+		"it has seen a higher epoch": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }, cell.Carried{Outdated: true}},
+		"the connection breaks":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, cell.Carried{Unanswered: true}},
+	} {
+		n := httptest.NewServer(c.answer)
+		ctl, err := New(Options{Client: n.Client(), Scheme: "http"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ctl.carryOut(t.Context(), cell.Order{Node: cell.Node{HTTP: strings.TrimPrefix(n.URL, "http://")}, Model: "m", Epoch: 1})
+		n.Close()
+		if got.Failed == "" || got.Outdated != c.want.Outdated || got.Unanswered != c.want.Unanswered {
+			t.Errorf("%s: %+v", what, got)
+		}
 	}
 }
 

@@ -101,13 +101,13 @@ func (c *Controller) poll(ctx context.Context, n cell.Node) {
 func (c *Controller) carryOut(ctx context.Context, o cell.Order) cell.Carried {
 	result := cell.Carried{Order: o}
 	if c.opts.StateFile != "" && c.fenced.Load() < o.Epoch {
-		result.Failed, result.Unsent = fmt.Sprintf("epoch %d is not in %s", o.Epoch, c.opts.StateFile), true
+		result.Failed, result.Unanswered = fmt.Sprintf("it was not sent: epoch %d is not in %s", o.Epoch, c.opts.StateFile), true
 		return result
 	}
 	_, _, err := c.ask(ctx, orderTime, http.MethodPost, c.at(o.Node, "/v2/repository/models/"+url.PathEscape(o.Model)+"/"+o.Verb()), epochHeader, strconv.FormatUint(o.Epoch, 10))
 	if err != nil {
-		answer, _ := errors.AsType[refused](err)
-		result.Failed, result.Outdated = err.Error(), answer.status == http.StatusConflict
+		answer, answered := errors.AsType[refused](err)
+		result.Failed, result.Outdated, result.Unanswered = err.Error(), answer.status == http.StatusConflict, !answered
 	}
 	return result
 }
