@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/node"
+	"github.com/shoal-serving/shoal/internal/placement"
 )
 
 const (
@@ -288,16 +289,19 @@ func (c *Core) divide(route *Route, m *Model) {
 }
 
 // lacking returns the nodes that must load a version of a rollout. Spare copies may become active.
+// Those that are not planned will leave, but for the one at the home of a model without a place.
 func (c *Core) lacking() (all []target) {
 	for name, r := range c.rollouts {
-		if r.State == RolloutStopped || c.routes[name].Home || r.Mirror && r.State == RolloutDone {
+		p := c.plan.Find(name)
+		if p == nil || r.State == RolloutStopped || c.routes[name].Home || r.Mirror && r.State == RolloutDone {
 			continue
 		}
 		for _, n := range slices.Concat(c.routes[name].Active, c.routes[name].Spare) {
 			old, _ := c.nodes[n.Name].version(name, r.From)
 			fresh, _ := c.nodes[n.Name].version(name, r.To)
 			at, carried := r.loaded[n.Name]
-			if c.nodes[n.Name] != nil && (!carried || at+retryAfter <= c.now) && (!present(fresh) || r.State != RolloutDone && !present(old)) {
+			stays := c.leaving[target{n.Name, name}] == 0 && (p.Home == n.Name || slices.ContainsFunc(p.Copies, func(x placement.Copy) bool { return x.Node == n.Name }))
+			if stays && c.nodes[n.Name] != nil && (!carried || at+retryAfter <= c.now) && (!present(fresh) || r.State != RolloutDone && !present(old)) {
 				all = append(all, target{n.Name, name})
 			}
 		}

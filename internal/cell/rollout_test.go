@@ -400,6 +400,69 @@ func TestARolloutRepeatsALoadThatFailed(t *testing.T) {
 	}
 }
 
+func TestARolloutLoadsNothingOnACopyThatLeaves(t *testing.T) {
+	two := func() *world {
+		w := newWorld(t, Options{}, "a", "b")
+		for _, name := range []string{"a", "b"} {
+			w.pages[name].Zone = ""
+			w.hold(name, "m", 0)
+		}
+		w.configure(Model{Name: "m", Copies: 1, Split: []Share{{"1", 100}}})
+		w.reportAll()
+		return w
+	}
+	before := two()
+	for len(before.core.leaving) == 0 {
+		before.pass(time.Second)
+	}
+	for at, since := range before.core.leaving {
+		w := two()
+		w.pass(since - 1 - w.now)
+		w.now++
+		w.begin(Rollout{}) // in the step in which the copy begins to leave
+		w.pass(2 * leaveFor)
+		stays := w.active("m")[0]
+		if got, want := w.ordered(), []string{"load m on " + stays, "unload m on " + at.node}; stays == at.node || !slices.Equal(got, want) {
+			t.Errorf("ordered %v, want %v", got, want)
+		}
+	}
+}
+
+func TestARolloutLoadsNothingOnANodeThatDrains(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.pages["a"].Zone, w.pages["b"].Zone = "", ""
+	w.configure(Model{Name: "m", Copies: 1, Split: []Share{{"1", 100}}})
+	w.reportAll()
+	w.settle()
+	drains := w.active("m")[0]
+	w.pages[drains].Draining = true
+	w.report(drains)
+	w.pass(time.Second)
+	w.begin(Rollout{})
+	w.pass(time.Second)
+	if got := w.ordered(); len(got) != 1 || got[0] == "load m on "+drains {
+		t.Errorf("ordered %v, and %s drains", got, drains)
+	}
+}
+
+// No node has the memory for the model by the figures, and its home serves it all the same.
+func TestARolloutLoadsTheVersionAtTheHomeOfAModelWithoutAPlace(t *testing.T) {
+	w := newWorld(t, Options{}, "a")
+	w.pages["a"].Memory = 5
+	w.hold("a", "m", 1)
+	w.configure(Model{Name: "m", Copies: 1, Split: []Share{{"1", 100}}})
+	w.reportAll()
+	w.settle()
+	if p := w.core.plan.Find("m"); len(p.Copies) != 0 || p.Home != "a" {
+		t.Fatalf("%+v", p)
+	}
+	w.begin(Rollout{})
+	w.pass(time.Second)
+	if got := w.ordered(); !slices.Equal(got, []string{"load m on a"}) {
+		t.Errorf("ordered %v", got)
+	}
+}
+
 // The reason on the nodes' pages is that of an earlier load.
 func TestALoadThatNoNodeAnsweredStopsNoRollout(t *testing.T) {
 	w := rolling(t, false)
