@@ -528,10 +528,10 @@ func (c *Core) orders() bool { return !c.follow && c.superseded == "" && c.plann
 // order sends the next orders of the plan. A copy leaves the routes before it is unloaded: a request
 // that is on its way to it would load it again.
 func (c *Core) order(a *Actions) {
-	moves := int(placement.MovesPerSecond * min(c.now-c.stepped, planEvery).Seconds())
+	moves := placement.Moves(min(c.now-c.stepped, planEvery))
 	c.stepped, c.stepDirty = c.now, false
 	leaving := map[target]Time{}
-	for _, s := range placement.Steps(c.plan, c.placed(false, nil), c.planFor, time.Hour) { // all steps
+	for _, s := range placement.Steps(c.plan, c.placed(false, nil), c.planFor) {
 		at := target{s.Node, s.Model}
 		since, left := c.leaving[at]
 		switch {

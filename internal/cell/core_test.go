@@ -1117,6 +1117,21 @@ func TestACopyThatIsNeededAgainReturnsToTheRoutes(t *testing.T) {
 	}
 }
 
+func TestTwoHundredMovesBeginInASecond(t *testing.T) {
+	w := newWorld(t, Options{})
+	for i := range 250 {
+		w.pages[fmt.Sprint("n", i)] = &node.Page{Memory: 100, Ready: true}
+	}
+	w.configure(Model{Name: "l", Copies: 250}, Model{Name: "m", Copies: 250}, Model{Name: "n", Copies: 250}) // a node loads two at a time
+	w.reportAll()
+	for _, sent := range []int{200, 250, 300} {
+		if left := len(w.core.Describe().Pending); len(w.orders) != sent || left != 500-sent {
+			t.Errorf("%d orders were sent, and %d are left, want %d and %d", len(w.orders), left, sent, 500-sent)
+		}
+		w.pass(stepEvery)
+	}
+}
+
 func TestFiguresOfACellThatReachesNoNode(t *testing.T) {
 	w := settledWorld(t)
 	for _, follow := range []bool{false, true} {

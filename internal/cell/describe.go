@@ -67,7 +67,7 @@ func (c *Core) Describe() Description {
 	for i := range models {
 		d.Models = append(d.Models, c.describeModel(&models[i]))
 	}
-	for _, s := range placement.Steps(c.plan, c.placed(false, nil), models, planEvery) {
+	for _, s := range placement.Steps(c.plan, c.placed(false, nil), models) {
 		d.Pending = append(d.Pending, Change{s.Node, s.Model, Order{Unload: s.Unload}.Verb()})
 	}
 	return d

@@ -182,7 +182,7 @@ func TestACopyThatWasLoadedOnDemandStays(t *testing.T) {
 	if p := plan.Find("cold"); !strings.Contains(text(p), home+"*") {
 		t.Errorf("the model is at %q, want an active copy at its home %s", text(p), home)
 	}
-	for _, s := range Steps(plan, all, []Model{cold}, time.Second) {
+	for _, s := range Steps(plan, all, []Model{cold}) {
 		if s.Unload {
 			t.Errorf("%v: the node has just loaded it", s)
 		}
@@ -244,7 +244,7 @@ func TestAThirdOfTheNodesVanishingFreezesThePlan(t *testing.T) {
 	if want := "3 of 9 nodes vanished at once: the plan is frozen until they return, or for 10m0s"; p.Frozen != want {
 		t.Errorf("three of nine nodes vanished: %q, want %q", p.Frozen, want)
 	}
-	if !reflect.DeepEqual(p.Models, first.Models) || len(Steps(p, without(3), models, time.Hour)) != 0 {
+	if !reflect.DeepEqual(p.Models, first.Models) || len(Steps(p, without(3), models)) != 0 {
 		t.Error("a frozen plan moves models")
 	}
 	if p := (Config{}).Plan(p, hold(all, first), models, time.Minute); p.Frozen != "" {

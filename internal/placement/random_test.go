@@ -179,7 +179,7 @@ func (w *randomWorld) round() {
 	}
 	w.checkPlan()
 	for range 6 {
-		steps := Steps(w.plan, w.all, w.models, time.Second)
+		steps := Steps(w.plan, w.all, w.models)
 		if w.plan.Frozen != "" && len(steps) > 0 {
 			w.t.Error("a frozen plan has steps")
 		}

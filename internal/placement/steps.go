@@ -9,8 +9,8 @@ import (
 
 const loadsPerNode = 2 // copies that a node loads at the same time
 
-// MovesPerSecond limits the steps of the whole cell.
-const MovesPerSecond = 200
+// Moves returns how many steps of a cell may begin in a time. Who sends them knows which have begun.
+func Moves(since time.Duration) int { return int(200 * since.Seconds()) }
 
 // A Step is an order to a node.
 type Step struct {
@@ -18,13 +18,12 @@ type Step struct {
 	Unload      bool // it loads the model otherwise
 }
 
-// Steps returns what the nodes must do next to get closer to the plan, in order. since is
-// the time since the last call: it limits the number of steps. The nodes' reports must be
-// newer than the steps that were returned before.
+// Steps returns what the nodes must do next to get closer to the plan, in order. The nodes'
+// reports must be newer than the steps that were returned before.
 //
 // A copy is loaded before the one that it replaces is unloaded, as far as memory allows. The
 // last ready copy of a model in use is never unloaded, unless its tenant is over its quota.
-func Steps(plan *Plan, nodes []Node, models []Model, since time.Duration) []Step {
+func Steps(plan *Plan, nodes []Node, models []Model) []Step {
 	if plan.Frozen != "" {
 		return nil
 	}
@@ -37,7 +36,7 @@ func Steps(plan *Plan, nodes []Node, models []Model, since time.Duration) []Step
 	})
 	s.startLoads()
 	s.unloadSurplus()
-	return s.steps[:min(len(s.steps), int(MovesPerSecond*since.Seconds()))]
+	return s.steps
 }
 
 // A stepper collects steps.

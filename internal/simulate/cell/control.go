@@ -108,7 +108,8 @@ func (c *cell) round() {
 		return
 	}
 	k.plan = c.cfg.Placement.Plan(k.plan, nodes, k.models, c.now)
-	steps := placement.Steps(k.plan, nodes, k.models, c.now-k.stepped)
+	steps := placement.Steps(k.plan, nodes, k.models)
+	steps = steps[:min(len(steps), placement.Moves(c.now-k.stepped))]
 	k.stepped = c.now
 	for _, s := range steps {
 		m, n := k.byName[s.Model], k.index[s.Node]
