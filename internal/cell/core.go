@@ -235,7 +235,8 @@ func (c *Core) configure(w Wanted, a *Actions) {
 		m.Node, m.hidden, kept[n.Name] = n, false, m
 	}
 	c.keepHidden(kept, a)
-	c.nodes, a.Poll = kept, c.wanted.Nodes
+	c.nodes = kept
+	a.Poll = c.polled()
 	c.forgetRemoved()
 	c.reconcileRollouts(a)
 	c.planDirty, c.routeAll = true, true
@@ -274,9 +275,18 @@ func (c *Core) dropHidden(a *Actions) {
 		delete(c.nodes, name)
 		c.wanted.Nodes = slices.DeleteFunc(slices.Clone(c.wanted.Nodes), func(n Node) bool { return n.Name == name })
 		c.forgetRemoved()
-		c.planDirty, c.routeAll, a.Poll = true, true, c.wanted.Nodes
+		c.planDirty, c.routeAll, a.Poll = true, true, c.polled()
 	}
 }
+
+// polled returns the nodes to ask for pages.
+func (c *Core) polled() []Node {
+	return slices.DeleteFunc(slices.Clone(c.wanted.Nodes), func(n Node) bool { return c.lost(c.nodes[n.Name]) })
+}
+
+// lost reports whether a node does not answer and its name does not have it: another cell's node may
+// answer at its address by now. A follower goes by the plan of its cell, which may reach the node.
+func (c *Core) lost(m *member) bool { return m.hidden && m.gone && !c.follow }
 
 // forgetRemoved has the plan forget nodes that are not wanted any more: they have not vanished.
 func (c *Core) forgetRemoved() {
@@ -289,7 +299,7 @@ func (c *Core) forgetRemoved() {
 
 func (c *Core) report(e Reported, a *Actions) {
 	m := c.nodes[e.Node]
-	if m == nil {
+	if m == nil || c.lost(m) {
 		return
 	}
 	if m.gone {
@@ -434,6 +444,7 @@ func (c *Core) expire(a *Actions) {
 			c.touch(m.page, nil)
 			clear(m.pending)
 			clear(m.avoided)
+			a.Poll = c.polled()
 			a.Log = append(a.Log, fmt.Sprintf("node %s is gone: %s", m.Name, m.reason))
 		}
 	}

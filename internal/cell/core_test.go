@@ -938,8 +938,50 @@ func TestNodesThatLeaveDNSAndVanishTogetherFreezeThePlan(t *testing.T) {
 		t.Errorf("route %+v, and before %+v; ordered %v", got, before, w.ordered())
 	}
 	w.pass(frozen)
+	if got := len(w.core.nodes); got != 1 {
+		t.Errorf("after ten minutes the cell has %d nodes, want d", got)
+	}
+}
+
+func TestAnAddressThatLeftDNSAndDoesNotAnswerMayBeOfAnotherCellLater(t *testing.T) {
+	w, m := foundWorld(t)
+	before := w.routes["m"]
+	for _, name := range []string{"a", "b", "c"} {
+		w.step(Unreachable{name, "connection refused"})
+	}
+	w.pass(5 * time.Second)
 	if got := w.polls(); !slices.Equal(got, []string{"d"}) {
-		t.Errorf("after ten minutes %v are polled", got)
+		t.Errorf("%v are polled while the plan is frozen", got)
+	}
+	w.step(Reported{"a", &node.Page{Memory: 100, Ready: true, Epoch: 9, Models: []node.Model{{Name: "theirs", Version: "1", State: ready}}}}) // it was on its way
+	w.pass(time.Minute)
+	if got := w.routes["m"]; w.core.superseded != "" || !w.core.nodes["a"].gone || !got.equal(&before) || len(w.orders) != 0 {
+		t.Errorf("superseded %q, route %+v, and before %+v; ordered %v", w.core.superseded, got, before, w.ordered())
+	}
+	w.found("nodes.example.org", []string{"a", "b", "c", "d"}, m)
+	w.report("a")
+	if got := w.polls(); len(got) != 4 || w.core.nodes["a"].gone {
+		t.Errorf("%v are polled after the name has all nodes again", got)
+	}
+}
+
+func TestAFollowerAsksNodesThatLeftDNSAgainIfItsCellHasThem(t *testing.T) {
+	w, m := foundWorld(t)
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.found("nodes.example.org", []string{"a", "b", "c", "d"}, m)
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	f.found("nodes.example.org", []string{"d"}, m)
+	f.step(Unreachable{"b", "no route to host"})
+	f.pass(5 * time.Second)
+	if got := f.polls(); len(got) != 4 {
+		t.Errorf("%v are polled", got)
+	}
+	f.report("b")
+	f.pass(time.Second)
+	if got, want := f.active("m"), w.active("m"); !slices.Equal(got, want) {
+		t.Errorf("m is active on %v, want %v", got, want)
 	}
 }
 
