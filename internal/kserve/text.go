@@ -12,11 +12,12 @@ import (
 
 // TritonError replaces the text of err with Triton's message for its reason. Clients match
 // these messages, so they must not change. The result has the code, the RetryAfter and
-// the Hint of err, and wraps it. An error without a reason is returned unchanged. req is
-// the request that failed, or nil if the call was not an inference.
+// the Hint of err, and wraps it. An error without a reason, or with one that
+// has no message, is returned unchanged. req is the request that failed, or nil if the call was
+// not an inference.
 func TritonError(err error, req *infer.Request) error {
 	e, ok := errors.AsType[*infer.Error](err)
-	if !ok || e.Reason == infer.Unspecified {
+	if !ok || messages[e.Reason] == "" {
 		return err
 	}
 	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, tritonMessage(e, req), 1), RetryAfter: e.RetryAfter, Hint: e.Hint, Cause: err}
@@ -24,7 +25,7 @@ func TritonError(err error, req *infer.Request) error {
 
 // messages are formats by reason, including reasons that only Shoal has. Their arguments
 // are the model [1], the version [2], the cause [3], and the id [4], the number of rows
-// [5] and the sequence [6] of the request.
+// [5] and the sequence [6] of the request. Errors with other reasons keep their text.
 var messages = [...]string{
 	infer.UnknownModel:    "Request for unknown model: '%[1]s' is not found",
 	infer.UnknownVersion:  "Request for unknown model: '%[1]s' version %[2]s is not found",

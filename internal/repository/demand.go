@@ -283,10 +283,17 @@ func (d *onDemand) join(ctx context.Context, name string, nested bool) (*flight,
 
 const beingUnloaded = "model %q is being unloaded"
 
-// refuse returns the error of a request whose model cannot be loaded in time.
+// refuse returns the error of a request whose model is not loaded in time.
 func refuse(name string, retry time.Duration, format string, args ...any) error {
-	err := infer.Errorf(infer.Unavailable, format, args...)
-	err.Model, err.RetryAfter = name, max(retry, time.Millisecond)
+	err := infer.Errorf(infer.Unavailable, format, args...).WithReason(infer.NotInMemory, name, "")
+	err.RetryAfter = max(retry, time.Millisecond)
+	return err
+}
+
+// refuseBroken returns the error of a request whose model cannot be loaded at all, as far as is known.
+func refuseBroken(name string, retry time.Duration, cause error) error {
+	err := infer.Errorf(infer.Unavailable, "model %q cannot be loaded: %w", name, cause)
+	err.Model, err.RetryAfter = name, retry
 	return err
 }
 
@@ -314,7 +321,7 @@ func (d *onDemand) find(now time.Time, name string) (*demanded, error) {
 		if m != nil { // a client may have made the name up
 			m.broken = true
 		}
-		return nil, refuse(name, minBroken, "model %q cannot be loaded: %w", name, onDisk.err)
+		return nil, refuseBroken(name, minBroken, onDisk.err)
 	}
 	if m == nil {
 		m = &demanded{}
@@ -614,7 +621,7 @@ func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, er
 	d.counts.FailedLoads++
 	wait := min(max(10*took, minBroken), maxBroken)
 	m.broken = true
-	return d.refuseLocked(time.Now(), m, refuse(name, wait, "model %q cannot be loaded: %w", name, err), wait)
+	return d.refuseLocked(time.Now(), m, refuseBroken(name, wait, err), wait)
 }
 
 // loadedNowLocked records that a model is loaded.

@@ -140,6 +140,9 @@ func refused(t *testing.T, err error, retry time.Duration) string {
 	if !ok || e.Code != infer.Unavailable || e.RetryAfter != retry {
 		t.Fatalf("the request got %+v, want a refusal with a retry after %v", err, retry)
 	}
+	if later := strings.HasPrefix(e.Text, fmt.Sprintf("model %q is", e.Model)); later != (e.Reason == infer.NotInMemory) {
+		t.Errorf("%q has the reason %d, want NotInMemory for models that are not loaded now, and for no others", e.Text, e.Reason)
+	}
 	return e.Text
 }
 

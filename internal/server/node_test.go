@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -111,6 +112,44 @@ func TestFiguresOfVersionsAreOfTheVersion(t *testing.T) {
 		}
 		if all := s.NodeFigures("other"); len(all) != 0 {
 			t.Errorf("a model that does not exist: %+v", all)
+		}
+	})
+}
+
+func TestAVersionIsNotTheReasonForAModelItCallsThatIsNotLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var member error
+		s, stop := serve(t, &enginetest.Echo{Fails: func([]tensor.Tensor) error {
+			return infer.Errorf(infer.CodeOf(member), "in ensemble 'm', %w", member) // as ensembles wrap it
+		}})
+		defer stop()
+		s.NodeFigures("m") // from now on unavailable requests are counted
+		unavailable := func(reason infer.Reason) error {
+			return infer.Errorf(infer.Unavailable, "not now").WithReason(reason, "member", "")
+		}
+		for _, c := range []struct {
+			name    string
+			err     error
+			failure uint64
+		}{
+			{"it is being loaded", unavailable(infer.ModelLoading), 0},
+			{"its version does not serve", unavailable(infer.VersionNotReady), 0},
+			{"it is not in memory", unavailable(infer.NotInMemory), 0},
+			{"its instance died", infer.Errorf(infer.Unavailable, "%w", engine.ErrDied), 1},
+			{"it has no instance", unavailable(infer.NoInstance), 1},
+			{"it cannot be loaded", unavailable(infer.LoadFailed), 1},
+			{"it says so itself", unavailable(infer.Unspecified), 1},
+			{"it does not exist", infer.Errorf(infer.NotFound, "unknown").WithReason(infer.UnknownModel, "member", ""), 1},
+		} {
+			before := s.NodeFigures("m")[0]
+			member = c.err
+			if err := s.Infer(t.Context(), rows(1, 1), &infer.Response{}); infer.CodeOf(err) != infer.CodeOf(c.err) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			after := s.NodeFigures("m")[0]
+			if after.Failures-before.Failures != c.failure || after.Requests-before.Requests != c.failure {
+				t.Errorf("%s: %d requests and %d failures more, want %d", c.name, after.Requests-before.Requests, after.Failures-before.Failures, c.failure)
+			}
 		}
 	})
 }

@@ -261,12 +261,25 @@ func (s *Server) count(in *inference, resp *infer.Response, took time.Duration, 
 	case v != nil:
 		code := infer.CodeOf(err)
 		v.Stats.Failed(code, took)
-		if code == infer.Unavailable && !errors.Is(err, sched.ErrClosed) && !s.unready.Load() {
+		if code == infer.Unavailable && !notLoaded(err) && !s.unready.Load() {
 			v.Stats.Unavailable() // an instance died, for example: the version may be the reason
 		}
 	default:
 		s.unknown[infer.CodeOf(err)].Add(1)
 	}
+}
+
+// notLoaded reports whether a request failed because its model, or one that its model calls, is not
+// loaded at the moment, which is not the doing of the version. It looks at all errors of the chain,
+// because an ensemble wraps those of its members.
+func notLoaded(err error) bool {
+	for e, ok := errors.AsType[*infer.Error](err); ok; e, ok = errors.AsType[*infer.Error](e.Cause) {
+		switch e.Reason {
+		case infer.ShuttingDown, infer.ModelLoading, infer.VersionNotReady, infer.NotInMemory:
+			return true
+		}
+	}
+	return false
 }
 
 // submit runs a request with the version that it asks for, which it stores in in.version.
