@@ -1,8 +1,10 @@
 package kserve
 
 import (
+	"context"
 	"sync"
 
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/machine"
 )
 
@@ -16,8 +18,21 @@ func NewCoreLimit() CoreLimit {
 	return make(CoreLimit, max(1, machine.Cores(machine.Root())/2))
 }
 
-// Acquire waits for a core.
-func (l CoreLimit) Acquire() { l <- struct{}{} }
+// Acquire waits for a core. If ctx ends before there is one, the error is that of a request whose
+// client has left or whose deadline has passed.
+func (l CoreLimit) Acquire(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return infer.Errorf(infer.CodeOf(ctx.Err()), "the request waited for a core: %w", ctx.Err())
+	}
+}
 
 // Release gives it back.
 func (l CoreLimit) Release() { <-l }
@@ -29,13 +44,15 @@ const largeDocument = 4 << 20
 // documentLimit is that of all servers of the process.
 var documentLimit = sync.OnceValue(NewCoreLimit)
 
-// limitDocument waits for a core if a document has more than large bytes. The caller calls release
-// when it has decoded or encoded the document.
-func limitDocument(size, large int64) (release func()) {
+// limitDocument waits for a core if a document has more than large bytes. If the error is nil, the
+// caller calls release when it has decoded or encoded the document.
+func limitDocument(ctx context.Context, size, large int64) (release func(), err error) {
 	if size <= large {
-		return func() {}
+		return func() {}, nil
 	}
 	limit := documentLimit()
-	limit.Acquire()
-	return limit.Release
+	if err := limit.Acquire(ctx); err != nil {
+		return nil, err
+	}
+	return limit.Release, nil
 }

@@ -1,6 +1,7 @@
 package kserve
 
 import (
+	"context"
 	"errors"
 	"strconv"
 
@@ -39,9 +40,11 @@ type DecodeOptions struct {
 // become views of body; the others are copied into new memory, by which charge grows before it is
 // allocated. If it cannot, the error is [ErrOverBudget]. Nil means that there is no budget.
 //
+// A large document waits for a core, until ctx ends.
+//
 // The caller keeps its reference to body. If the error is nil, the caller also owns the
 // reference to the request's Memory.
-func DecodeRequest(body *buf.Buf, o DecodeOptions, charge *budget.Charge) (*Request, error) {
+func DecodeRequest(ctx context.Context, body *buf.Buf, o DecodeOptions, charge *budget.Charge) (*Request, error) {
 	length, err := jsonLength(o.JSONLength, len(body.B))
 	if err != nil {
 		return nil, err
@@ -54,7 +57,10 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions, charge *budget.Charge) (*Requ
 			return req, nil
 		}
 	}
-	release := limitDocument(int64(length), largeDocument)
+	release, err := limitDocument(ctx, int64(length), largeDocument)
+	if err != nil {
+		return nil, err
+	}
 	defer release()
 	limits := o.Limits.WithDefaults()
 	memory := shortDocuments.Get().(*[]byte)

@@ -28,7 +28,7 @@ func decode(t *testing.T, doc string) *Request {
 	t.Helper()
 	b, o := body(doc, "")
 	defer b.Release()
-	req, err := DecodeRequest(b, o, nil)
+	req, err := DecodeRequest(t.Context(), b, o, nil)
 	if err != nil {
 		t.Fatalf("%s: %v", doc, err)
 	}
@@ -41,7 +41,7 @@ func TestBinaryInputsAreViewsOfTheBody(t *testing.T) {
 		{"name":"B","shape":[3],"datatype":"UINT8","parameters":{"binary_data_size":3}}]}`
 	b, o := body(doc, "12345")
 	defer b.Release()
-	req, err := DecodeRequest(b, o, nil)
+	req, err := DecodeRequest(t.Context(), b, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestTheBodyIsLetGoOfWhenAllInputsAreJSON(t *testing.T) {
 	released := false
 	doc := []byte(`{"inputs":[{"name":"A","shape":[2],"datatype":"INT32","data":[1,-2]}]}`)
 	b := buf.Wrap(doc, func() { released = true })
-	req, err := DecodeRequest(b, DecodeOptions{}, nil)
+	req, err := DecodeRequest(t.Context(), b, DecodeOptions{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestInputsOfBothKindsHoldBothMemories(t *testing.T) {
 		{"name":"B","parameters":{"binary_data_size":3},"shape":[3],"datatype":"UINT8"},
 		{"name":"C","shape":[1],"datatype":"FP64","data":[[0.5]]}]}`
 	b := buf.Wrap([]byte(doc+"xyz"), func() { released = true })
-	req, err := DecodeRequest(b, DecodeOptions{JSONLength: strconv.Itoa(len(doc))}, nil)
+	req, err := DecodeRequest(t.Context(), b, DecodeOptions{JSONLength: strconv.Itoa(len(doc))}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestParametersOfARequestAreRead(t *testing.T) {
 func TestARawBodyIsTheDataOfAnInputThatSaysNothingElse(t *testing.T) {
 	b, o := body("", "abcd")
 	defer b.Release()
-	req, err := DecodeRequest(b, o, nil)
+	req, err := DecodeRequest(t.Context(), b, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestWhatAClientCanChooseIsLimited(t *testing.T) {
 	} {
 		b, o := body(doc, "")
 		o.Limits.Decoded = 4096
-		req, err := DecodeRequest(b, o, nil)
+		req, err := DecodeRequest(t.Context(), b, o, nil)
 		if infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%s: error %v", name, err)
 		}
@@ -172,7 +172,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		before := buf.Live()
 		b := buf.Wrap(append(bytes.Clone(doc), data...), nil)
 		o := DecodeOptions{Model: "m", JSONLength: length, Limits: Limits{Decoded: 1 << 16}}
-		req, err := DecodeRequest(b, o, nil)
+		req, err := DecodeRequest(t.Context(), b, o, nil)
 		if err == nil {
 			checkDecoded(t, req, length == "")
 			checkAgain(t, req, b, o)
@@ -190,7 +190,7 @@ func FuzzDecodeRequest(f *testing.F) {
 // checkAgain decodes a body again, which must yield the same.
 func checkAgain(t *testing.T, first *Request, b *buf.Buf, o DecodeOptions) {
 	t.Helper()
-	second, err := DecodeRequest(b, o, nil)
+	second, err := DecodeRequest(t.Context(), b, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestAnswersAreWrittenInTheFormAskedFor(t *testing.T) {
 		{`"parameters":{"binary_data_output":true},"outputs":[{"name":"A"},{"name":"B"}],`, "{" + head + aJSON + "," + bJSON + "]}", ""},
 	} {
 		req := decode(t, "{"+c.asked+`"inputs":[]}`)
-		got, err := req.AppendResponse(nil, resp)
+		got, err := req.AppendResponse(t.Context(), nil, resp)
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s\n got %s, %v\nwant %s", c.asked, got, err, c.want)
 		}
@@ -269,11 +269,11 @@ func TestWhatJSONCannotExpressIsRefused(t *testing.T) {
 	} {
 		req := &Request{}
 		resp := &infer.Response{Outputs: []tensor.Tensor{out}}
-		if _, err := req.AppendResponse(nil, resp); infer.CodeOf(err) != infer.Invalid {
+		if _, err := req.AppendResponse(t.Context(), nil, resp); infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%v: error %v", out.Type, err)
 		}
 		req.binary = true
-		if _, err := req.AppendResponse(nil, resp); err != nil {
+		if _, err := req.AppendResponse(t.Context(), nil, resp); err != nil {
 			t.Errorf("%v, binary: %v", out.Type, err)
 		}
 	}
@@ -333,7 +333,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 			defer bytes.Release()
 			b.ReportAllocs()
 			for b.Loop() {
-				req, err := DecodeRequest(bytes, o, nil)
+				req, err := DecodeRequest(b.Context(), bytes, o, nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -354,7 +354,7 @@ func BenchmarkAppendResponse(b *testing.B) {
 			req, dst := &Request{binary: binary}, make([]byte, 0, 1<<20)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := req.AppendResponse(dst, resp); err != nil {
+				if _, err := req.AppendResponse(b.Context(), dst, resp); err != nil {
 					b.Fatal(err)
 				}
 			}

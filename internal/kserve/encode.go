@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"iter"
 	"math"
@@ -15,9 +16,13 @@ import (
 )
 
 // AppendResponse appends the JSON part of the response to dst. If the client requested
-// binary data, the slices of [Request.Binary] follow it.
-func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, error) {
-	release := limitDocument(r.JSONSize(resp), 4*largeDocument) // most are a quarter of that
+// binary data, the slices of [Request.Binary] follow it. A large part waits for a
+// core, until ctx ends.
+func (r *Request) AppendResponse(ctx context.Context, dst []byte, resp *infer.Response) ([]byte, error) {
+	release, err := limitDocument(ctx, r.JSONSize(resp), 4*largeDocument) // most are a quarter of that
+	if err != nil {
+		return nil, err
+	}
 	defer release()
 	dst = append(dst, '{')
 	if r.ID != "" {

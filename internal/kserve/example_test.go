@@ -27,7 +27,7 @@ func TestTheExampleForAModelIsAValidRequest(t *testing.T) {
 			}
 			body := buf.Wrap(example, func() {})
 			defer body.Release()
-			req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{}, nil)
+			req, err := kserve.DecodeRequest(t.Context(), body, kserve.DecodeOptions{}, nil)
 			if err != nil {
 				t.Fatalf("%v: %s", err, example)
 			}

@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -15,15 +16,18 @@ import (
 // that has the name of one of inputs becomes that tensor, with a shape that follows from
 // the number of its elements; every other member becomes a parameter. The members of the
 // object "parameters" count as if they were members of the body. An empty body has no
-// members. charge is as for [DecodeRequest].
+// members. ctx and charge are as for [DecodeRequest].
 //
 // As in Triton, parameters such as priority have no meaning here: all are passed to the
 // model.
 //
 // The caller keeps its reference to body. If the error is nil, the caller also owns the
 // reference to the request's Memory.
-func DecodeGenerate(body *buf.Buf, inputs []catalog.Tensor, o DecodeOptions, charge *budget.Charge) (*Request, error) {
-	release := limitDocument(int64(len(body.B)), largeDocument)
+func DecodeGenerate(ctx context.Context, body *buf.Buf, inputs []catalog.Tensor, o DecodeOptions, charge *budget.Charge) (*Request, error) {
+	release, err := limitDocument(ctx, int64(len(body.B)), largeDocument)
+	if err != nil {
+		return nil, err
+	}
 	defer release()
 	limits := o.Limits.WithDefaults()
 	d := decoder{document: openDocument(body.B, &limits), req: o.request()}

@@ -1,6 +1,7 @@
 package kserve
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -25,7 +26,7 @@ var textModel = []catalog.Tensor{
 func decodeGenerate(doc string) (*Request, error) {
 	b := buf.Wrap([]byte(doc), nil)
 	defer b.Release()
-	return DecodeGenerate(b, textModel, DecodeOptions{Model: "m", Version: "3"}, nil)
+	return DecodeGenerate(context.Background(), b, textModel, DecodeOptions{Model: "m", Version: "3"}, nil)
 }
 
 func TestAMemberNamedLikeAnInputBecomesThatTensor(t *testing.T) {
@@ -178,7 +179,7 @@ func FuzzDecodeGenerate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		before := buf.Live()
 		b := buf.Wrap(doc, nil)
-		req, err := DecodeGenerate(b, textModel, DecodeOptions{Model: "m", Limits: Limits{Decoded: 1 << 16}}, nil)
+		req, err := DecodeGenerate(t.Context(), b, textModel, DecodeOptions{Model: "m", Limits: Limits{Decoded: 1 << 16}}, nil)
 		if err != nil {
 			if code := infer.CodeOf(err); code != infer.Invalid {
 				t.Errorf("code %v: %v", code, err)

@@ -10,12 +10,12 @@ import (
 // again decodes a body twice, the second time possibly from the cache.
 func again(t *testing.T, b *buf.Buf, o DecodeOptions) (first, second *Request) {
 	t.Helper()
-	first, err := DecodeRequest(b, o, nil)
+	first, err := DecodeRequest(t.Context(), b, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(first.Memory.Release)
-	second, err = DecodeRequest(b, o, nil)
+	second, err = DecodeRequest(t.Context(), b, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestAHeadThatComesAgainHasOtherData(t *testing.T) {
 	for _, data := range []string{"abc", "def"} {
 		b, o := body(doc, data)
 		o.Model = "model of " + data
-		req, err := DecodeRequest(b, o, nil)
+		req, err := DecodeRequest(t.Context(), b, o, nil)
 		b.Release()
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestAHeadThatComesAgainHasOtherData(t *testing.T) {
 	}
 	for _, data := range []string{"", "ab", "abcd"} {
 		b, o := body(doc, data)
-		if _, err := DecodeRequest(b, o, nil); err == nil {
+		if _, err := DecodeRequest(t.Context(), b, o, nil); err == nil {
 			t.Errorf("%d bytes of data are taken for 3", len(data))
 		}
 		b.Release()
@@ -99,7 +99,7 @@ func TestAHeadIsHeldAgainstItsOwnLimits(t *testing.T) {
 	defer b.Release()
 	again(t, b, o)
 	o.Limits.Dims = 2
-	if _, err := DecodeRequest(b, o, nil); err == nil {
+	if _, err := DecodeRequest(t.Context(), b, o, nil); err == nil {
 		t.Error("a head that others may send was taken from one who may not")
 	}
 }
@@ -110,7 +110,7 @@ func TestStringsAreLimitedEachTime(t *testing.T) {
 		b, o := body(doc, data)
 		o.Limits.String = 4
 		for range 2 {
-			req, err := DecodeRequest(b, o, nil)
+			req, err := DecodeRequest(t.Context(), b, o, nil)
 			if (err == nil) != want {
 				t.Errorf("%q: %v", data, err)
 			}

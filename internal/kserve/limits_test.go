@@ -59,7 +59,7 @@ func TestNoDocumentTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 		var err error
 		took := allocated(func() {
 			var req *Request
-			if req, err = DecodeRequest(b, DecodeOptions{Limits: Limits{Body: size, Decoded: size}}, nil); err == nil {
+			if req, err = DecodeRequest(t.Context(), b, DecodeOptions{Limits: Limits{Body: size, Decoded: size}}, nil); err == nil {
 				req.Memory.Release()
 			}
 		})
@@ -114,7 +114,7 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 	}
 	for name, doc := range docs {
 		b, o := body(doc, "")
-		_, err := DecodeRequest(b, o, nil)
+		_, err := DecodeRequest(t.Context(), b, o, nil)
 		b.Release()
 		if infer.CodeOf(err) != infer.Invalid || !strings.HasSuffix(err.Error(), "comes twice") {
 			t.Errorf("%s: %v", name, err)

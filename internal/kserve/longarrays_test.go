@@ -52,7 +52,7 @@ func TestADocumentIsReadTheSameWithoutItsArrays(t *testing.T) {
 		want, wrong := whole(text)
 		body := buf.Get(len(text))
 		copy(body.B, text)
-		got, err := DecodeRequest(body, DecodeOptions{Model: "m"}, nil)
+		got, err := DecodeRequest(t.Context(), body, DecodeOptions{Model: "m"}, nil)
 		if fmt.Sprint(err) != fmt.Sprint(wrong) {
 			t.Errorf("%.80s…: %v, want %v", text, err, wrong)
 		}

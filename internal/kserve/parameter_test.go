@@ -41,7 +41,7 @@ func TestAParameterOfTheWrongKindIsNamed(t *testing.T) {
 		`"priority":` + strings.Repeat(`[`, 20) + strings.Repeat(`]`, 20): natural("priority"),
 	} {
 		b, o := body(`{"parameters":{`+parameter+`},"inputs":[]}`, "")
-		_, err := DecodeRequest(b, o, nil)
+		_, err := DecodeRequest(t.Context(), b, o, nil)
 		b.Release()
 		if err == nil || err.Error() != want {
 			t.Errorf("%.40s: %v, want %s", parameter, err, want)

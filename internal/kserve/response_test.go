@@ -24,7 +24,7 @@ func TestParametersOfAResponseAreWritten(t *testing.T) {
 		{[]infer.Parameter{{Name: "a", Value: math.NaN()}, {Name: "b", Value: math.Inf(-1)}}, `,"parameters":{"a":null,"b":null}`},
 	} {
 		var req Request
-		got, err := req.AppendResponse(nil, &infer.Response{Model: "m", Version: "1", Parameters: tt.parameters, Outputs: []tensor.Tensor{}})
+		got, err := req.AppendResponse(t.Context(), nil, &infer.Response{Model: "m", Version: "1", Parameters: tt.parameters, Outputs: []tensor.Tensor{}})
 		if want := `{"model_name":"m","model_version":"1"` + tt.want + `,"outputs":[]}`; err != nil || string(got) != want {
 			t.Errorf("%v: %s, %v, want %s", tt.parameters, got, err, want)
 		}
@@ -52,7 +52,7 @@ func TestAnInputHasOneSourceOfData(t *testing.T) {
 		`,"data":[1],"parameters":{"binary_data_size":1,"shared_memory_region":"region"}`: wrong + "set 'data' 'binary_data_size' 'shared_memory_region'",
 	} {
 		b, o := body(`{"inputs":[{"name":"A","shape":[1],"datatype":"UINT8"`+members+`}]}`, "")
-		_, err := DecodeRequest(b, o, nil)
+		_, err := DecodeRequest(t.Context(), b, o, nil)
 		b.Release()
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", members, err, want)
@@ -66,7 +66,7 @@ func TestAHeaderWithJSONDataIsNotTakenForOneWithout(t *testing.T) {
 	decode(t, doc)
 	b, o := body(doc, "12345678")
 	defer b.Release()
-	req, err := DecodeRequest(b, o, nil)
+	req, err := DecodeRequest(t.Context(), b, o, nil)
 	if err == nil {
 		req.Memory.Release()
 	}

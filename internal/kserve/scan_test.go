@@ -232,7 +232,7 @@ func TestANumberThatCannotBeReadIsRefusedWithItsPlace(t *testing.T) {
 	} {
 		marked := fmt.Sprintf(`{"inputs":[{"name":"A", "shape":[3], "datatype":"%s", "data": %s}]}`, c.kind, c.data)
 		b, o := body(strings.ReplaceAll(marked, "^", ""), "")
-		_, err := DecodeRequest(b, o, nil)
+		_, err := DecodeRequest(t.Context(), b, o, nil)
 		b.Release()
 		if want := fmt.Sprintf(" offset %d", strings.Index(marked, "^")); infer.CodeOf(err) != infer.Invalid || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s %s: %v, want it to end in%s", c.kind, c.data, err, want)

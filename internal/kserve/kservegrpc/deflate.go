@@ -3,6 +3,7 @@ package kservegrpc
 import (
 	"bytes"
 	"compress/zlib"
+	"context"
 	"crypto/rand"
 	"io"
 	"math"
@@ -53,7 +54,7 @@ type permit struct {
 
 func (p *permit) get() {
 	if !p.held {
-		p.limit.Acquire()
+		_ = p.limit.Acquire(context.Background()) // grpc does not say whose message it is
 		p.held = true
 	}
 }

@@ -47,7 +47,7 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 		return nil, err
 	}
 	defer body.Release() // the request has its own reference if it uses the body
-	req, err := kserve.DecodeGenerate(body, model.Inputs, kserve.DecodeOptions{
+	req, err := kserve.DecodeGenerate(r.Context(), body, model.Inputs, kserve.DecodeOptions{
 		Model: r.PathValue("model"), Version: r.PathValue("version"), Limits: h.opts.Limits,
 	}, charge)
 	if err != nil {

@@ -77,7 +77,7 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.
 		return nil, err
 	}
 	defer body.Release() // the request has its own reference if it uses the body
-	req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
+	req, err := kserve.DecodeRequest(r.Context(), body, kserve.DecodeOptions{
 		Model:      r.PathValue("model"),
 		Version:    r.PathValue("version"),
 		JSONLength: kserve.FirstValue(r.Header[kserve.JSONLengthHeader]),
@@ -188,7 +188,7 @@ func respond(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *
 	}
 	memory := jsonBuffers.Get().(*[]byte)
 	defer jsonBuffers.Put(memory)
-	doc, err := req.AppendResponse((*memory)[:0], resp)
+	doc, err := req.AppendResponse(r.Context(), (*memory)[:0], resp)
 	if err != nil {
 		return err
 	}
