@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
@@ -152,10 +153,17 @@ func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 	return runCopied(ctx, c.inst, req.Inputs, len(rows))
 }
 
-// runCopied runs inputs of the given number of rows, and returns a copy of the outputs.
+// runCopied runs inputs of the given number of rows, and returns a copy of the outputs. Models that
+// the model calls are called by the server, as when it is warmed up.
 func runCopied(ctx context.Context, inst engine.Instance, inputs []tensor.Tensor, rows int) ([]tensor.Tensor, error) {
+	run := inst.Run
+	if d, ok := inst.(engine.DelegateRunner); ok {
+		run = func(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+			return d.RunFor(ctx, access.Self, in, out)
+		}
+	}
 	var out engine.Outputs
-	if err := inst.Run(ctx, inputs, &out); err != nil {
+	if err := run(ctx, inputs, &out); err != nil {
 		return nil, err
 	}
 	defer out.Memory.Release()

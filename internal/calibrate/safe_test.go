@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
@@ -137,6 +139,28 @@ func TestModelsWhoseRowsSeeEachOtherAreFound(t *testing.T) {
 		if err != nil || tt.want == "" && why != "" || !strings.Contains(why, tt.want) {
 			t.Errorf("%s: %q, %v; want %q", tt.name, why, err, tt.want)
 		}
+	}
+}
+
+// A calling one calls another model when it runs, which only the server may.
+type calling struct{ fake }
+
+func (calling) Run(context.Context, []tensor.Tensor, *engine.Outputs) error {
+	return errors.New("it has no caller")
+}
+
+func (c calling) RunFor(ctx context.Context, caller *access.Caller, in []tensor.Tensor, out *engine.Outputs) error {
+	if caller != access.Self {
+		return fmt.Errorf("%s may not call the other model", caller.Name())
+	}
+	return c.fake.Run(ctx, in, out)
+}
+
+func TestAModelThatIsCheckedCallsOthersAsTheServer(t *testing.T) {
+	model := calling{func(rows [][]float32) ([][]float32, error) { return rows, nil }}
+	cfg := fourNumbers(8)
+	if why, err := CombineUnsafeReason(t.Context(), cfg, model, Synthetic(cfg)); why != "" || err != nil {
+		t.Errorf("%q, %v; want that rows may share a batch", why, err)
 	}
 }
 
