@@ -1,6 +1,7 @@
 package python
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -118,6 +119,27 @@ def total(x): return x.sum(axis=1)
 	defer func() { _ = m.Close() }()
 	if apart, _ := m.(engine.RetryPolicy).Retries(); apart || f.src.Config.MaxBatchSize != 32 {
 		t.Errorf("retries apart: %v; at most %d rows", apart, f.src.Config.MaxBatchSize)
+	}
+}
+
+func TestAConfigurationMayLeaveOutOutputsOfAFunction(t *testing.T) {
+	f := newFixture(t, `output { name: "twice" data_type: TYPE_FP32 dims: 2 }`, `# it has no class TritonPythonModel
+import shoal
+@shoal.model(inputs={"x": ("FP32", [-1, 2])}, outputs={"same": ("FP32", [-1, 2]), "twice": ("FP32", [-1, 2])}, max_batch=4)
+def m(x): return {"same": x, "twice": 2 * x}
+`)
+	inst := f.instance(t)
+	if all := f.src.Config.Outputs; len(all) != 1 || all[0].Name != "twice" {
+		t.Errorf("the outputs are %v, want the one that the file lists", all)
+	}
+	x := tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 2}, Data: tensor.Data([]float32{1, 2})}
+	var out engine.Outputs
+	if err := inst.Run(t.Context(), []tensor.Tensor{x}, &out); err != nil {
+		t.Fatal(err)
+	}
+	defer out.Memory.Release()
+	if len(out.Tensors) != 1 || out.Tensors[0].Name != "twice" || !bytes.Equal(out.Tensors[0].Data, tensor.Data([]float32{2, 4})) {
+		t.Errorf("it returned %+v", out.Tensors)
 	}
 }
 

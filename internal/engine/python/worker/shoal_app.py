@@ -26,7 +26,9 @@ class Model:
         if declaration.max_batch > 1 and self.combine:
             config.set_dynamic_batching()
         completed = config.as_dict()
-        for kind, specs, add in (("input", declaration.inputs, config.add_input), ("output", declaration.outputs, config.add_output)):
+        written = {output["name"] for output in completed.get("output", ())}
+        outputs = {name: spec for name, spec in declaration.outputs.items() if name in written or not written}  # the file may leave some out
+        for kind, specs, add in (("input", declaration.inputs, config.add_input), ("output", outputs, config.add_output)):
             for spec in specs.values():
                 add({"name": spec.name, "data_type": "TYPE_" + spec.type, "dims": spec.dims})
                 if spec.scalar:
