@@ -16,6 +16,7 @@ var layers = [][]string{
 		"internal/buf",
 		"internal/memfd",
 		"internal/shm",
+		"internal/checkout",
 		"internal/script",
 		"internal/contexttest",
 		"internal/logtest",
@@ -138,6 +139,7 @@ var layers = [][]string{
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
+	"internal/checkout",
 	"internal/script",
 	"internal/reference",
 	"internal/bucket/hubtest",

@@ -4,10 +4,9 @@ package onnxtest
 
 import (
 	"os"
-	"path/filepath"
-	"runtime"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/checkout"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 )
 
@@ -20,7 +19,7 @@ func Library(t testing.TB) string {
 	}
 	path := os.Getenv(onnxruntime.Variable)
 	if path == "" {
-		path = filepath.Join(engineDir(), "..", "..", "..", "lib", "libonnxruntime.so.1")
+		path = checkout.File("lib", "libonnxruntime.so.1")
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("The ONNX Runtime library is not at %s: run `make deps`, or name it in %s.", path, onnxruntime.Variable)
@@ -28,11 +27,7 @@ func Library(t testing.TB) string {
 	return path
 }
 
-// Model returns the path of a test model, such as "mlp".
-func Model(name string) string { return filepath.Join(engineDir(), "testdata", name+".onnx") }
-
-// engineDir is the directory of package onnx, whichever package is being tested.
-func engineDir() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..")
+// Model returns the path of a test model, such as "mlp", whichever package is being tested.
+func Model(name string) string {
+	return checkout.File("internal", "engine", "onnx", "testdata", name+".onnx")
 }

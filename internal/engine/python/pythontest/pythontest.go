@@ -3,10 +3,11 @@ package pythontest
 
 import (
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
+
+	"github.com/shoal-serving/shoal/internal/checkout"
 )
 
 // Interpreter returns the path of an interpreter that has numpy: the one that `make numpy`
@@ -24,9 +25,7 @@ func Interpreter(t testing.TB) string {
 
 // found returns the path of an interpreter that has numpy, or "".
 var found = sync.OnceValue(func() string {
-	_, file, _, _ := runtime.Caller(0)
-	brought := filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "bin", "worker", "bin", "python")
-	for _, path := range []string{brought, "python3"} {
+	for _, path := range []string{checkout.File("bin", "worker", "bin", "python"), "python3"} {
 		if exec.Command(path, "-c", "import numpy").Run() == nil {
 			return path
 		}
