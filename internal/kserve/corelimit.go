@@ -37,9 +37,12 @@ func (l CoreLimit) Acquire(ctx context.Context) error {
 // Release gives it back.
 func (l CoreLimit) Release() { <-l }
 
-// largeDocument is the size of JSON from which decoding and encoding are limited: they take some tens
-// of milliseconds of a core then.
-const largeDocument = 4 << 20
+// From these sizes of JSON on decoding and encoding are limited: they take some tens of milliseconds of
+// a core then.
+const (
+	largeDocument   = 4 << 20
+	encodedDocument = 4 * largeDocument // as it is predicted; most are a quarter of that
+)
 
 // documentLimit is that of all servers of the process.
 var documentLimit = sync.OnceValue(NewCoreLimit)

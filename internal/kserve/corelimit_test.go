@@ -110,9 +110,10 @@ func TestLargeDocumentsOfCallersThatLeftDoNotWaitForACore(t *testing.T) {
 	large := &buf.Buf{B: make([]byte, largeDocument+1)}
 	resp := &infer.Response{Outputs: []tensor.Tensor{{Name: "x", Type: tensor.Uint8, Shape: []int64{4 * largeDocument}, Data: make([]byte, 4*largeDocument)}}}
 	for name, call := range map[string]func() error{
-		"decoding": func() error { _, err := DecodeRequest(ctx, large, DecodeOptions{Model: "m"}, nil); return err },
-		"generate": func() error { _, err := DecodeGenerate(ctx, large, nil, DecodeOptions{Model: "m"}, nil); return err },
-		"encoding": func() error { _, err := new(Request).AppendResponse(ctx, nil, resp); return err },
+		"decoding":                    func() error { _, err := DecodeRequest(ctx, large, DecodeOptions{Model: "m"}, nil); return err },
+		"generate":                    func() error { _, err := DecodeGenerate(ctx, large, nil, DecodeOptions{Model: "m"}, nil); return err },
+		"encoding":                    func() error { _, err := new(Request).AppendResponse(ctx, nil, resp); return err },
+		"encoding what was generated": func() error { _, err := new(Request).AppendGenerated(ctx, nil, resp); return err },
 	} {
 		if err := call(); err == nil || infer.CodeOf(err) != infer.Cancelled {
 			t.Errorf("%s: %v, want that the request was cancelled", name, err)

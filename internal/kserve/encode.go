@@ -19,7 +19,7 @@ import (
 // binary data, the slices of [Request.Binary] follow it. A large part waits for a
 // core, until ctx ends.
 func (r *Request) AppendResponse(ctx context.Context, dst []byte, resp *infer.Response) ([]byte, error) {
-	release, err := limitDocument(ctx, r.JSONSize(resp), 4*largeDocument) // most are a quarter of that
+	release, err := limitDocument(ctx, r.JSONSize(resp), encodedDocument)
 	if err != nil {
 		return nil, err
 	}

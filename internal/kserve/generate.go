@@ -174,8 +174,14 @@ type generated struct {
 
 // AppendGenerated appends a response of the generate extension to dst: an object of its
 // outputs, its parameters, and its id, model and version, sorted by name as in Triton. An
-// output of one element is that element, any other is a flat array.
-func (r *Request) AppendGenerated(dst []byte, resp *infer.Response) ([]byte, error) {
+// output of one element is that element, any other is a flat array. A large object waits for a
+// core, until ctx ends.
+func (r *Request) AppendGenerated(ctx context.Context, dst []byte, resp *infer.Response) ([]byte, error) {
+	release, err := limitDocument(ctx, r.JSONSize(resp), encodedDocument)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	members := []generated{{name: "model_name", value: resp.Model}, {name: "model_version", value: resp.Version}}
 	if r.ID != "" {
 		members = append(members, generated{name: "id", value: r.ID})
@@ -194,7 +200,6 @@ func (r *Request) AppendGenerated(dst []byte, resp *infer.Response) ([]byte, err
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		var err error
 		if dst, err = members[i].append(dst); err != nil {
 			return nil, err
 		}

@@ -161,11 +161,11 @@ func TestGeneratedResponsesHaveTheirMembersSorted(t *testing.T) {
 	}
 	req := &Request{Request: infer.Request{ID: "7"}}
 	const want = `{"a":[1,2],"both":true,"id":"7","model_name":"m","model_version":"1","none":[],"p":0.5,"text":"é\n"}`
-	if got, err := req.AppendGenerated([]byte("data: "), resp); err != nil || string(got) != "data: "+want {
+	if got, err := req.AppendGenerated(t.Context(), []byte("data: "), resp); err != nil || string(got) != "data: "+want {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 	resp.Outputs[0].Data = tensor.AppendString(nil, "\xff")
-	if got, err := req.AppendGenerated(nil, resp); infer.CodeOf(err) != infer.Invalid {
+	if got, err := req.AppendGenerated(t.Context(), nil, resp); infer.CodeOf(err) != infer.Invalid {
 		t.Errorf("bytes that are not UTF-8 are sent as %s, %v", got, err)
 	}
 }
@@ -190,7 +190,7 @@ func FuzzDecodeGenerate(f *testing.F) {
 					t.Errorf("input %+v: %v", req.Inputs[i], err)
 				}
 			}
-			answer, err := req.AppendGenerated(nil, &infer.Response{Model: "m", Version: "1", Outputs: req.Inputs, Parameters: req.Parameters})
+			answer, err := req.AppendGenerated(t.Context(), nil, &infer.Response{Model: "m", Version: "1", Outputs: req.Inputs, Parameters: req.Parameters})
 			if err != nil || !json.Valid(answer) {
 				t.Errorf("answer %s, %v", answer, err)
 			}

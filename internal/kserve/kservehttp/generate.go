@@ -88,7 +88,7 @@ func (g *generation) next(ctx context.Context, dst []byte) ([]byte, error) {
 			return nil, g.err
 		}
 		defer g.releaseOnly()
-		return g.encode(dst, g.only)
+		return g.encode(ctx, dst, g.only)
 	}
 	resp := kserve.GetResponse()
 	err := kserve.TritonError(g.stream.Next(ctx, resp), &g.req.Request)
@@ -104,16 +104,16 @@ func (g *generation) next(ctx context.Context, dst []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer g.release(resp)
-	return g.encode(dst, resp)
+	return g.encode(ctx, dst, resp)
 }
 
 // encode appends a response to dst as JSON.
-func (g *generation) encode(dst []byte, resp *infer.Response) ([]byte, error) {
+func (g *generation) encode(ctx context.Context, dst []byte, resp *infer.Response) ([]byte, error) {
 	expected, err := chargeDocument(g.req, resp, cap(dst)-len(dst), g.charge)
 	if err != nil {
 		return nil, err
 	}
-	doc, err := g.req.AppendGenerated(dst, resp)
+	doc, err := g.req.AppendGenerated(ctx, dst, resp)
 	if err != nil {
 		g.charge.Shrink(expected)
 		return nil, err
