@@ -81,16 +81,14 @@ func TestACallerThatLeavesDoesNotWaitForACore(t *testing.T) {
 		defer cancel()
 		time.AfterFunc(time.Minute, limit.Release) // the other message is decoded
 		began := time.Now()
-		for _, c := range []struct {
-			ctx   context.Context
-			until time.Duration
-			want  infer.Code
-		}{{left, 10 * time.Millisecond, infer.Cancelled}, {late, 20 * time.Millisecond, infer.Deadline}} {
-			err := limit.Acquire(c.ctx)
-			if took := time.Since(began); err == nil || infer.CodeOf(err) != c.want || took != c.until {
-				t.Errorf("it got %v after %v, want the code %v after %v", err, took, c.want, c.until)
+		waits := func(ctx context.Context, until time.Duration, want infer.Code) {
+			err := limit.Acquire(ctx)
+			if took := time.Since(began); err == nil || infer.CodeOf(err) != want || took != until {
+				t.Errorf("it got %v after %v, want the code %v after %v", err, took, want, until)
 			}
 		}
+		waits(left, 10*time.Millisecond, infer.Cancelled)
+		waits(late, 20*time.Millisecond, infer.Deadline)
 		if err := limit.Acquire(t.Context()); err != nil || time.Since(began) != time.Minute {
 			t.Errorf("a caller that stays got %v after %v, want a core after a minute", err, time.Since(began))
 		}
@@ -103,8 +101,12 @@ func TestLargeDocumentsOfCallersThatLeftDoNotWaitForACore(t *testing.T) {
 		if err := limit.Acquire(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		defer limit.Release()
 	}
+	defer func() {
+		for range cap(limit) {
+			limit.Release()
+		}
+	}()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	large := &buf.Buf{B: make([]byte, largeDocument+1)}
