@@ -39,9 +39,7 @@ func startEndpoints(t *testing.T) (e endpoints) {
 	}
 	e.http = address(httptest.NewServer(kservehttp.New(backend, backend, backend, kservehttp.Options{})))
 	e.other = address(httptest.NewServer(http.NotFoundHandler()))
-	gone := httptest.NewServer(http.NotFoundHandler())
-	e.down = address(gone)
-	gone.Close()
+	e.down = nobody
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +56,10 @@ func startEndpoints(t *testing.T) (e endpoints) {
 	})
 	return e
 }
+
+// nobody is an address at which no program listens. A port that was just closed may be another's by
+// the time of the call.
+const nobody = "127.0.0.1:1"
 
 // clientCommands are the commands that call a server, about the given model.
 func clientCommands(model string) [][]string {
