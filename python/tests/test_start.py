@@ -116,6 +116,40 @@ class OnDemand(unittest.TestCase):
             model.forward(array)
         numpy.testing.assert_array_equal(model.forward(array), array)
 
+    def test_a_server_that_dies_while_it_loads_is_not_started_for_ever(self):
+        starts = self.folder / "starts"
+        program = self.folder / "program"  # says that it loads models, and is killed
+        program.write_text(f"""#!{sys.executable}
+import os, signal, socket, struct, sys
+sys.path[:0] = {sys.path!r}
+from shoal import _wire
+with open({str(starts)!r}, "a") as starts:
+    starts.write("x")
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+path = sys.argv[sys.argv.index("--local-socket") + 1]
+if os.path.exists(path):
+    os.remove(path)
+listener.bind(path)
+listener.listen()
+client, _ = listener.accept()
+client.recv(_wire.MAX_FRAME)
+client.send(_wire.FRAME.pack(_wire.WELCOME, 0, 0, _wire.PROTOCOL, 256, 1 << 30))
+client.recv(_wire.MAX_FRAME)
+client.send(_wire.FRAME.pack(_wire.FAILED, _wire.STILL_LOADING, 1, 4, 0, 0))
+client.recv(_wire.MAX_FRAME)
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+        program.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, SHOAL_BINARY=str(program)):
+            loading = ask(f"import shoal; shoal.load('echo', repository={str(self.folder)!r}, timeout=5)")
+        try:
+            said, _ = loading.communicate(timeout=serving.PATIENCE)
+        finally:
+            loading.kill()
+            loading.wait()
+        self.assertRegex(said, "UnavailableError: the server exited while it loaded its models; .*[.]log is its log")
+        self.assertEqual(starts.read_text(), "x")
+
     def test_only_the_first_connection_waits_for_the_models(self):
         server = _start.Server(str(serving.repository(self.folder / "models")), 60, serving.PATIENCE)
         real = _start.Connection.describe

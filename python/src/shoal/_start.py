@@ -90,12 +90,14 @@ class Server:
     def connect(self) -> Connection:
         """Returns a connection to the server, once it has loaded its models. If several processes connect at the same time, one of them starts the server. Later
         connections do not wait: a model that became unready concerns only its own calls."""
+        until = time.monotonic() + self.timeout
         while True:
             connection = self._try() or self._find()
+            loading = False
             try:
                 process = _peer(connection.socket)
-                until = time.monotonic() + self.timeout
                 while process != self._loaded and connection.describe("")[1] & _wire.STILL_LOADING and time.monotonic() < until:
+                    loading = True
                     time.sleep(0.02)
                 self._loaded = process
                 return connection
@@ -103,6 +105,8 @@ class Server:
                 connection.close()
                 if self.exit_message():
                     raise _errors.UnavailableError(f"the server exited while it loaded its models: {self.exit_message()}") from None
+                if loading or time.monotonic() > until:  # a model that kills the server would kill the next one, too
+                    raise _errors.UnavailableError(f"the server exited while it loaded its models; {self.log} is its log") from None
                 # It was unused for a while, and exited just now.
             except BaseException:
                 connection.close()
