@@ -240,6 +240,20 @@ class OverTheSocket(Calls, unittest.TestCase):
         numpy.testing.assert_array_equal(asyncio.run(cancelled()), rows(1))
         self.assertEqual(server.rows_run("slow") - before, 2, "the one that was cancelled has run")
 
+    def test_a_call_beyond_a_limit_does_not_abort_the_others_of_its_event_loop(self):
+        slow, echo = self.load("slow"), self.load("echo")
+
+        async def both():
+            call = asyncio.ensure_future(slow.forward_async(rows(1)))
+            (connection,) = await self.connections(slow)
+            while not connection.waiting:
+                await asyncio.sleep(0.001)
+            with self.assertRaisesRegex(shoal.InvalidError, "^limit of dimensions exceeded: found at least 9, allowed are 8$"):
+                await echo.forward_async(numpy.zeros((1,) * 9, numpy.float32))
+            return await call
+
+        numpy.testing.assert_array_equal(asyncio.run(both()), rows(1))
+
     def test_closing_a_model_does_not_abort_the_calls_of_others(self):
         model, other = self.load("slow"), self.load("echo")
 

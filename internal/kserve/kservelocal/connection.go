@@ -215,7 +215,11 @@ func (c *connection) describe(f *frame) {
 // infer runs a call or starts it, and reports whether the calling goroutine still reads.
 func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error) {
 	q, err := readInference(f, &c.server.opts.Limits)
-	if err != nil {
+	switch {
+	case infer.CodeOf(err) == infer.Invalid: // a limit is exceeded; other calls of the connection are not to blame
+		c.fail(f.number, err)
+		return true, nil
+	case err != nil:
 		return true, err
 	}
 	m := c.memories[q.memory]

@@ -247,7 +247,7 @@ func TestACallWhoseMemoryCannotBePassedFails(t *testing.T) {
 }
 
 func TestARequestThatIsWrongFailsAlone(t *testing.T) {
-	_, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{Limits: kserve.Limits{Body: 1000}})
+	_, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{Limits: kserve.Limits{Body: 1000, Text: 100}})
 	c := dial(t, path).greet(4096)
 	for _, tt := range []struct {
 		change func(*ask)
@@ -262,6 +262,8 @@ func TestARequestThatIsWrongFailsAlone(t *testing.T) {
 		{func(a *ask) { a.data.offset = 1<<64 - 32 }, infer.Invalid, "is not within the shared memory"},
 		{func(a *ask) { a.data.length = 1<<64 - 1 }, infer.Invalid, "is not within the shared memory"},
 		{func(a *ask) { a.data.length = 2000 }, infer.Invalid, "limit of body bytes exceeded"},
+		{func(a *ask) { a.shape = make([]int64, 9) }, infer.Invalid, "limit of dimensions exceeded: found at least 9, allowed are 8"},
+		{func(a *ask) { a.model = strings.Repeat("x", 101) }, infer.Invalid, "limit of bytes of a text exceeded: found at least 101, allowed are 100"},
 	} {
 		a := identity(1)
 		tt.change(&a)
@@ -297,12 +299,6 @@ func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
 		"room of 64 bytes at offset 4090": func(c *client) { a := identity(1); a.room.offset = 4090; c.send(a.frame()) },
 		"a table that ends":               func(c *client) { f := identity(1).frame(); f.rest = f.rest[:len(f.rest)-1]; c.send(f) },
 		"of which":                        func(c *client) { f := identity(1).frame(); f.rest = append(f.rest, 0); c.send(f) },
-		"limit of dimensions":             func(c *client) { a := identity(1); a.shape = make([]int64, 9); c.send(a.frame()) },
-		"limit of bytes of a text": func(c *client) {
-			f := identity(1).frame()
-			binary.LittleEndian.PutUint32(f.rest[16:], 1<<31)
-			c.send(f)
-		},
 		"memory that is not sealed": func(c *client) {
 			fd, err := unix.MemfdCreate("soft", unix.MFD_CLOEXEC)
 			if err == nil {
