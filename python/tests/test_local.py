@@ -185,6 +185,14 @@ class Calls:
             want = [e if isinstance(e, bytes) else e.encode() for e in array.tolist()]
             self.assertEqual(got.ravel().tolist(), want)
 
+    def test_strings_in_lists_keep_their_zeros(self):
+        model = self.load("strings")
+        for texts in ([[b"a\0b\0\0"], [b"\0"]], [["ü\0"], ["ab"]]):
+            want = [e if isinstance(e, bytes) else e.encode() for row in texts for e in row]
+            self.assertEqual(model.forward(texts).ravel().tolist(), want)
+        with self.assertRaises(shoal.InvalidError):
+            model.forward([["a", "b"], ["c"]])
+
     def test_every_type_comes_back(self):
         model = self.load("types")
         names = {"BYTES": "object", "BOOL": "bool", "FP32": "float32", "FP64": "float64"}

@@ -106,6 +106,10 @@ def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:
         return value
     dtype = _wire.DTYPES.get(_wire.NAMES.index(tensor.datatype)) if tensor else None
     try:
+        if tensor and tensor.datatype == "BYTES":
+            texts = numpy.asarray(value, object)  # numpy's own types for strings drop zeros at the end
+            if all(isinstance(text, (str, bytes)) for text in texts.flat):
+                return texts
         return numpy.asarray(value, dtype)
     except (TypeError, ValueError) as e:
         raise _errors.InvalidError(f"found {type(value).__name__}, expected an array: {e}") from e
