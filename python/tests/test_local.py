@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -262,6 +263,25 @@ class OverTheSocket(Calls, unittest.TestCase):
 
         numpy.testing.assert_array_equal(asyncio.run(both()), rows(1))
 
+    def test_a_call_without_a_descriptor_for_its_memory_does_not_abort_the_others(self):
+        model = self.load("slow")
+
+        async def both():
+            call = asyncio.ensure_future(model.forward_async(rows(1)))
+            (connection,) = await self.connections(model)
+            while not connection.waiting:
+                await asyncio.sleep(0.001)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                with self.assertRaisesRegex(shoal.UnavailableError, "this process could not create 131072 bytes of shared memory: .*Too many open files"):
+                    await model.forward_async(rows(1))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            return await call
+
+        numpy.testing.assert_array_equal(asyncio.run(both()), rows(1))
+
     def test_closing_a_model_does_not_abort_the_calls_of_others(self):
         model, other = self.load("slow"), self.load("echo")
 
@@ -364,6 +384,8 @@ class OverTheSocket(Calls, unittest.TestCase):
         self.assertEqual(len(places), 1)
 
     def test_a_client_that_is_killed_in_a_call_leaves_nothing(self):
+        gc.collect()
+        serving.await_(lambda: server.holds()[1] == 0, "the memory of earlier tests to be freed")
         before = server.holds()
         code = (
             "import numpy, shoal, sys\n"

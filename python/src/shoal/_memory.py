@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import numpy
 
-from . import _wire
+from . import _errors, _wire
 
 # Constants of fcntl for which older Python versions have no names.
 _ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
@@ -32,17 +32,29 @@ class Block:
     __slots__ = ("address", "map", "number", "size", "views")
 
     def __init__(self, number: int, size: int, connection: socket.socket) -> None:
-        fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.posix_fallocate(fd, 0, size)  # otherwise a write kills the program when no memory is left
-            fcntl.fcntl(fd, _ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
-            self.map = mmap.mmap(fd, size)
+            fd, self.map = _create(size)
+        except OSError as e:  # which must not be taken for one of the connection
+            raise _errors.UnavailableError(f"this process could not create {size} bytes of shared memory: {e}") from e
+        try:
             socket.send_fds(connection, [_wire.FRAME.pack(_wire.MEMORY, 0, number, size, 0, 0)], [fd])
         finally:
             os.close(fd)
         self.number, self.size = number, size
         self.address: int = numpy.frombuffer(self.map, numpy.uint8).ctypes.data
         self.views: dict[Any, list[numpy.ndarray[Any, Any]]] = {}  # of inputs, by plan
+
+
+def _create(size: int) -> tuple[int, mmap.mmap]:
+    """Returns the descriptor of new memory, which the caller closes, and its mapping."""
+    fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, size)  # otherwise a write kills the program when no memory is left
+        fcntl.fcntl(fd, _ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
+        return fd, mmap.mmap(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 class Hold:
