@@ -1,6 +1,7 @@
 """Calls over the local socket and over HTTP, which must behave the same."""
 
 import asyncio
+import errno
 import gc
 import os
 import pathlib
@@ -460,6 +461,13 @@ class OverHTTP(Calls, unittest.TestCase):
             thread.join()
             self.assertEqual(caught.exception.retry_after, 3)
             refused.close()
+
+    def test_a_host_that_does_not_answer_is_named_in_the_error(self):
+        call, unreachable = self.load("echo")._forward((rows(1),), None, None, 0), HTTP("http://localhost:1")
+        gone = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))  # of the system: the call has no timeout
+        with unittest.mock.patch("socket.create_connection", side_effect=gone):
+            with self.assertRaisesRegex(shoal.UnavailableError, "http://localhost:1: .*Connection timed out"):
+                unreachable.infer(call)
 
     def test_a_wrong_url_is_named_in_the_error(self):
         with self.assertRaisesRegex(shoal.UnavailableError, "http://127.0.0.1:1"):

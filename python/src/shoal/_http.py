@@ -103,11 +103,10 @@ class HTTP:
                     response = early_response(connection, e)
                     text = response.read()
                     connection.close()  # the server has not read all of the request
-            except TimeoutError:
-                connection.close()
-                raise _errors.DeadlineError(f"{self.url} did not answer within {GRACE:g} s after the timeout of {timeout:g} s") from None
             except (OSError, http.client.HTTPException) as e:
                 connection.close()
+                if timeout is not None and isinstance(e, TimeoutError) and e.errno is None:  # one of the system has a number
+                    raise _errors.DeadlineError(f"{self.url} did not answer within {GRACE:g} s after the timeout of {timeout:g} s") from None
                 if not fresh and isinstance(e, (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)):
                     continue  # the server had closed it while it was idle
                 raise _errors.UnavailableError(f"{self.url}: {e}") from e
