@@ -370,6 +370,27 @@ class OverTheSocket(Calls, unittest.TestCase):
             await asyncio.sleep(0.001)
         return list(model._transport._async_connections.values())
 
+    def limited(self, most):
+        """Returns a model whose only connection may share most bytes."""
+        model = self.load("negate")
+        model.close()  # what earlier tests left
+        connection = model._transport._take()
+        connection._max_shared = most
+        model._transport._idle.append(connection)
+        return model
+
+    def test_arrays_that_are_kept_leave_memory_for_further_calls(self):
+        model = self.limited(8 << 20)  # two times what a call takes
+        kept = [model.forward(rows(1, 300_000, n)) for n in range(6)]
+        self.assertEqual([array.base is not None for array in kept], [False, True, False, False, False, False])  # the first is larger than was expected
+        for n, array in enumerate(kept):
+            numpy.testing.assert_array_equal(array, -rows(1, 300_000, n))
+
+    def test_outputs_may_be_larger_than_the_memory_of_a_connection(self):
+        model = self.limited(2 << 20)  # less than the inputs and the outputs
+        for n in range(3):
+            numpy.testing.assert_array_equal(model.forward(rows(1, 300_000, n)), -rows(1, 300_000, n))
+
     def test_memory_is_reused_after_an_array_is_deleted(self):
         model = self.load("negate")
         model.forward(rows(1, 50_000))  # now the plan knows the size of the outputs

@@ -26,7 +26,7 @@ Outputs = dict[str, Array]
 
 # Outputs of this size or more are not copied: the caller gets views of the memory that the server wrote to.
 MIN_LENT_BYTES = 64 << 10
-# How many blocks of a connection may be lent to arrays at the same time. Beyond that, outputs are copied.
+# How many blocks of a connection may be lent to arrays at the same time. Beyond that, and if no other block of the same size can be had, outputs are copied.
 MAX_LENT = 8
 # How many idle blocks a connection keeps for later calls.
 MAX_IDLE = 4
@@ -177,7 +177,10 @@ class Connection:
 
     def begin(self, call: Call, plan: Plan, flags: int = 0) -> tuple[int, _memory.Block]:
         """Writes the inputs to shared memory and sends the INFER frame."""
-        block = self.block(plan.size + plan.room)
+        try:
+            block = self.block(plan.size + plan.room)
+        except BlockingIOError:
+            block = self.block(plan.size)  # the server passes outputs without room in memory of their own
         try:
             self._write(call, plan, block)
             number = self.number()
@@ -218,7 +221,8 @@ class Connection:
             self._idle.append(block)
             memory = _memory.received(fds, size)
             return arrays(outputs, memory or b"")
-        if size < MIN_LENT_BYTES or len(self._lent) >= MAX_LENT:
+        full = self._shared + block.size > self._max_shared  # if this block is lent, the next call may find no memory
+        if size < MIN_LENT_BYTES or len(self._lent) >= MAX_LENT or full:
             answer = arrays(outputs, block.map)
             self._idle.append(block)
             return answer
