@@ -54,8 +54,9 @@ type summary struct {
 	Used      int64             `json:"budget_used_bytes"`
 	Tenants   []tenant          `json:"tenants,omitempty"`
 
-	// Names has all versions in their order, if one was added or removed.
-	Names  []string          `json:"names,omitempty"`
+	// Names has all versions in their order, if one was added or removed. It is empty, and not
+	// nil, if there are none any more.
+	Names  []string          `json:"names,omitzero"`
 	Models []json.RawMessage `json:"models"` // those that changed
 }
 
@@ -89,8 +90,8 @@ type board struct {
 	callers map[string]int // viewers of each caller; has no entries of 0
 	edition uint64         // number of the last refresh
 	at      time.Time
-	names   []string
-	renamed uint64 // edition in which names changed
+	names   []string // nil before the first refresh
+	renamed uint64   // edition in which names changed
 	entries map[string]*entry
 	base    summary // without names and models
 }
@@ -174,7 +175,7 @@ func (d *Dashboard) refreshLocked(now time.Time) error {
 	b.edition++
 	b.at = now
 	b.base = d.summary(now)
-	var names []string
+	names := []string{}
 	for _, l := range d.src.Live() {
 		name := l.Name + "/" + l.Version
 		names = append(names, name)
@@ -189,7 +190,7 @@ func (d *Dashboard) refreshLocked(now time.Time) error {
 		}
 		b.entries[name] = &entry{signature: sig, text: text, changed: b.edition}
 	}
-	if !slices.Equal(names, b.names) {
+	if b.names == nil || !slices.Equal(names, b.names) {
 		b.names, b.renamed = names, b.edition
 		kept := make(map[string]*entry, len(names))
 		for _, name := range names {

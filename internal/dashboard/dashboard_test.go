@@ -188,6 +188,29 @@ func TestAnEventHasOnlyWhatChanged(t *testing.T) {
 	})
 }
 
+func TestAViewerIsToldThatTheLastModelIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("a")
+		d := New(f, Options{Interval: time.Second})
+		const gone = `"names":[],"models":[]`
+		all := receive(t, d, "", 2500*time.Millisecond, func() {
+			time.Sleep(500 * time.Millisecond)
+			f.mu.Lock()
+			f.live = nil
+			f.mu.Unlock()
+		})
+		for i, want := range []bool{false, true, false} { // after hello
+			if got := strings.Contains(all[i+1].data, gone); got != want {
+				t.Errorf("event %d says that there are no models: %t, want %t: %s", i, got, want, all[i+1].data)
+			}
+		}
+		// The page of a browser that opens another stream may still show a model.
+		if again := receive(t, d, "", time.Millisecond, nil); !strings.Contains(again[1].data, gone) {
+			t.Errorf("the first event of another stream is %s", again[1].data)
+		}
+	})
+}
+
 func TestBatchesOfTheWatchedModelAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("a", "b")
