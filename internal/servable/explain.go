@@ -144,6 +144,8 @@ func (v *Version) explainInstances() explain.Number {
 		n.Origin, n.Where, n.Why = explain.Configured, v.Config.Where("instance_group"), "instance_group has a count"
 	case !v.Config.Automatic || v.runner.Device == nil:
 		n.Origin, n.Why = explain.Default, "the default"
+	case (v.Config.Tunes() || measured == nil) && !v.instancesFillCores():
+		n.Origin, n.Where, n.Why = explain.Default, v.Config.Where("instance_group"), "the default for an instance_group without a count"
 	case v.Config.Tunes() || measured == nil:
 		n.Origin, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores allow; the policy decides how many of them run at a time"
 	default:

@@ -73,7 +73,7 @@ func (e *Env) openWithRetries(ctx context.Context, src Source, params tuning) (v
 type tuning struct {
 	threads             int                  // of a batch; 0 means that the engine chooses
 	exclusiveThreads    int                  // threads of an exclusive batch; 0 means the same
-	instances           int                  // 0 means as many as the cores allow
+	instances           int                  // 0 means the default; see defaultInstances
 	checked             bool                 // the check for independent rows was made
 	combineUnsafeReason string               // why rows are not independent; "" if they are
 	padding             *modelconfig.Padding // how requests are padded; nil if they are not
@@ -404,8 +404,7 @@ func checkFeatures(cfg *modelconfig.Config, inst engine.Instance) error {
 }
 
 // instanceCount returns the number of instances, and whether the configuration omits it. In
-// that case there are as many as the cores allow, and the policy decides how many of them
-// to use.
+// that case the policy decides how many of them to use.
 func (v *Version) instanceCount(params tuning) (count int, automatic bool) {
 	cfg := v.Config
 	switch {
@@ -415,8 +414,21 @@ func (v *Version) instanceCount(params tuning) (count int, automatic bool) {
 		return max(1, cfg.ActiveGroups()), false // more would only make batches smaller
 	case params.instances > 0:
 		return params.instances, true
-	case cfg.Automatic && v.runner.Device != nil && len(cfg.Proto.GetInstanceGroup()) == 0:
-		return max(1, v.env.opts.Cores/max(1, params.threads)), true
 	}
-	return max(1, v.runner.Instances) * max(1, cfg.ActiveGroups()), true
+	return v.defaultInstances(params.threads), true
+}
+
+// defaultInstances returns the number of instances of a version whose configuration has none, with
+// the given number of threads.
+func (v *Version) defaultInstances(threads int) int {
+	if v.instancesFillCores() {
+		return max(1, v.env.opts.Cores/max(1, threads))
+	}
+	return max(1, v.runner.Instances) * max(1, v.Config.ActiveGroups())
+}
+
+// instancesFillCores reports whether a version whose configuration has no number of instances has
+// as many as the cores allow. An instance_group without a count has Triton's number.
+func (v *Version) instancesFillCores() bool {
+	return v.Config.Automatic && v.runner.Device != nil && len(v.Config.Proto.GetInstanceGroup()) == 0
 }

@@ -375,7 +375,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 }
 
 // bounds returns the largest batch and the number of instances to measure with a number of
-// threads.
+// threads: no more than there are of a version with these threads, and than the cores allow.
 func (t *tuner) bounds(threads int) calibrate.Bounds {
 	cfg := t.v.Config
 	b := calibrate.Bounds{MaxRows: 1, Instances: cfg.Instances}
@@ -383,7 +383,7 @@ func (t *tuner) bounds(threads int) calibrate.Bounds {
 		b.MaxRows = cfg.MaxBatchSize
 	}
 	if t.v.autoInstances && threads != t.v.threads {
-		b.Instances = max(1, t.env.opts.Cores/threads)
+		b.Instances = min(t.v.defaultInstances(threads), max(1, t.env.opts.Cores/threads))
 	}
 	return b
 }

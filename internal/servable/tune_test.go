@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/explain"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -57,6 +61,32 @@ func TestAVersionIsClosedWhileAnotherModelIsHashed(t *testing.T) {
 		mustClose(t, v)
 		<-env.hashing
 	})
+}
+
+func TestNoMoreInstancesAreMeasuredThanAVersionHas(t *testing.T) {
+	for _, config := range []string{"", "instance_group { }", "instance_group { } instance_group { }"} {
+		open := func(how tuning) *Version {
+			cfg, err := modelconfig.Parse("", []byte(config))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.Automatic = true
+			v := &Version{env: NewEnv(Options{Cores: 8}), runner: Runner{Instances: 2, Device: sched.NewDevice(8)}, Config: cfg, threads: max(1, how.threads)}
+			cfg.Instances, v.autoInstances = v.instanceCount(how)
+			return v
+		}
+		v := open(tuning{})
+		for _, n := range []int{1, 2, 4, 8} {
+			want := min(open(tuning{threads: n}).Config.Instances, 8/n)
+			if got := (&tuner{env: v.env, v: v}).bounds(n).Instances; got != want {
+				t.Errorf("%q with %d threads: up to %d instances at once are measured, want %d", config, n, got, want)
+			}
+		}
+		wantDefault := config != ""
+		if got := v.explainInstances(); (got.Origin == explain.Default) != wantDefault || strings.Contains(got.Why, "cores") == wantDefault {
+			t.Errorf("%q: explained as %+v", config, got)
+		}
+	}
 }
 
 func TestInputsThatAModelRefusesAreNotMeasuredWith(t *testing.T) {
