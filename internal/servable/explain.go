@@ -134,6 +134,7 @@ func inFile(where string) string {
 func (v *Version) explainInstances() explain.Number {
 	n := explain.Number{Count: v.Config.Instances}
 	measured := v.calibration.Load()
+	chosen := !v.Config.Tunes() && measured != nil && measured.Error == ""
 	switch {
 	case v.Source.Workers != nil:
 		n.Count, _ = v.Scale()
@@ -144,9 +145,9 @@ func (v *Version) explainInstances() explain.Number {
 		n.Origin, n.Where, n.Why = explain.Configured, v.Config.Where("instance_group"), "instance_group has a count"
 	case !v.Config.Automatic || v.runner.Device == nil:
 		n.Origin, n.Why = explain.Default, "the default"
-	case (v.Config.Tunes() || measured == nil) && !v.instancesFillCores():
+	case !chosen && !v.instancesFillCores():
 		n.Origin, n.Where, n.Why = explain.Default, v.Config.Where("instance_group"), "the default for an instance_group without a count"
-	case v.Config.Tunes() || measured == nil:
+	case !chosen:
 		n.Origin, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores allow; the policy decides how many of them run at a time"
 	default:
 		n.Origin, n.Why = explain.Automatic, "the number that measured best"
@@ -161,14 +162,17 @@ func (v *Version) explainThreads() *explain.Number {
 		return nil
 	}
 	n := &explain.Number{Count: v.threads}
+	measured := v.calibration.Load()
 	switch {
 	case !t.AnyThreads(v.Config):
 		n.Origin, n.Where, n.Why = explain.Configured, v.Config.Where("parameters[intra_op_thread_count]"), "intra_op_thread_count is set"
 		n.Count = 0
 	case !v.Config.Automatic:
 		n.Origin, n.Why = explain.Default, "the default"
-	case v.calibration.Load() == nil:
+	case measured == nil:
 		n.Origin, n.Why = explain.Automatic, "until other numbers have been measured"
+	case measured.Error != "":
+		n.Origin, n.Why = explain.Default, "the default, because calibration failed"
 	default:
 		n.Origin, n.Why = explain.Automatic, "the number that measured best"
 	}

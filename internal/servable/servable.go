@@ -106,6 +106,7 @@ type Version struct {
 	padUnsafeReason  string            // why requests are not padded although the model suggests it; "" if they are
 	autoInstances    bool              // the configuration has no number of instances
 	inputs           *calibrate.Inputs // for calibration; nil if none are known
+	noInputsReason   string            // why none are known although the version is measurable; "" if they are, or it is not
 	params           tuning            // that it was opened with
 
 	calibration atomic.Pointer[explain.Calibration] // the result of calibration; nil before its end

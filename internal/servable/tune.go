@@ -49,7 +49,11 @@ type Replace func(ctx context.Context, old *Version, open func(context.Context) 
 // runs. If other parameters are better, it opens another version with them, and calls
 // replace.
 func (v *Version) Tune(replace Replace) {
-	if v.inputs == nil || !v.measurable() {
+	if !v.measurable() {
+		return
+	}
+	if v.inputs == nil {
+		v.calibration.Store(&explain.Calibration{State: explain.CalibrationDone, Error: v.noInputsReason})
 		return
 	}
 	t := &tuner{env: v.env, v: v, replace: replace, log: v.env.opts.Log.With("model", v.Config.Name, "version", v.Name()), inputs: *v.inputs, reshapesLeft: maxReshapes}

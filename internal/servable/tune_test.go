@@ -108,3 +108,46 @@ func TestInputsThatAModelRefusesAreNotMeasuredWith(t *testing.T) {
 	}
 	mustClose(t, v)
 }
+
+// A single is a fake whose batches may have any number of threads.
+type single struct{ *fake }
+
+func (single) AnyThreads(*modelconfig.Config) bool { return true }
+
+func TestAModelThatCannotBeMeasuredSaysWhy(t *testing.T) {
+	for _, tt := range []struct {
+		name, want string
+		takes      time.Duration
+		err        error
+	}{
+		{"it refuses all inputs", "no inputs that were generated suit the model; add a sample to model_warmup: the model failed: not this", 0, errors.New("not this")},
+		{"it is slow", "the model did not run one row within 10s", time.Minute, nil},
+		{"it can be measured", "", 0, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{Echo: enginetest.Echo{Fails: func([]tensor.Tensor) error {
+					time.Sleep(tt.takes)
+					return tt.err
+				}}}
+				env := newTestEnv(t, f, Options{Automatic: true, Cores: 2})
+				env.opts.Runners["fake"] = Runner{Engine: single{f}}
+				v, err := env.Open(t.Context(), source(strings.Replace(plain, "count: 2", "", 1)+"dynamic_batching { }"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				env.hashing <- struct{}{} // what can be measured waits
+				v.Tune(nil)
+				m := v.Explain()
+				if m.Calibration.Error != tt.want || (m.Calibration.State == explain.CalibrationDone) != (tt.want != "") {
+					t.Errorf("calibration is explained as %+v, want %q", m.Calibration, tt.want)
+				}
+				if got, want := m.Threads.Why, "the default, because calibration failed"; (got == want) != (tt.want != "") {
+					t.Errorf("threads are explained with %q", got)
+				}
+				mustClose(t, v)
+				<-env.hashing
+			})
+		})
+	}
+}

@@ -51,10 +51,11 @@ const warmTimeout = 10 * time.Second
 
 // warmWith runs one row on each instance, and sets v.inputs to the first inputs that the
 // model accepts. If the model accepts none, or takes too long, v.inputs stays nil, and the
-// version is not measured. An error means that ctx has ended.
+// version is not measured; v.noInputsReason says why. An error means that ctx has ended.
 func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error {
 	limited, cancel := context.WithTimeout(ctx, warmTimeout)
 	defer cancel()
+	v.noInputsReason = "no inputs could be generated; add a sample to model_warmup"
 	for _, in := range inputs {
 		req, err := in.Request(1)
 		if err == nil {
@@ -63,10 +64,13 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 		switch {
 		case err == nil:
 			v.inputs = &in
+			v.noInputsReason = ""
 			return nil
 		case limited.Err() != nil:
+			v.noInputsReason = fmt.Sprintf("the model did not run one row within %v", warmTimeout)
 			return ctx.Err() // nil if only the model took too long
 		}
+		v.noInputsReason = fmt.Sprintf("no inputs that were generated suit the model; add a sample to model_warmup: %v", err)
 	}
 	return nil
 }
