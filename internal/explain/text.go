@@ -356,11 +356,15 @@ func (p *page) measured() {
 func (p *page) traffic() {
 	p.section("Traffic")
 	d := &p.Totals
-	if d.SinceLastBatch == 0 {
+	if d.SinceLastBatch == 0 && d.Requests+d.Failed == 0 && d.Waiting == 0 {
 		p.say("No requests yet")
 		return
 	}
-	p.say("%s and %s failed; the last batch ended %s ago", plural(int(d.Requests), "request succeeded", "requests succeeded"), decimal(float64(d.Failed)), brief(d.SinceLastBatch))
+	last := "no batch has ended yet" // requests may be refused before they run
+	if d.SinceLastBatch > 0 {
+		last = "the last batch ended " + brief(d.SinceLastBatch) + " ago"
+	}
+	p.say("%s and %s failed; %s", plural(int(d.Requests), "request succeeded", "requests succeeded"), decimal(float64(d.Failed)), last)
 	if d.Waiting > 0 {
 		p.say("%s in the queue now", plural(d.Waiting, "request is", "requests are"))
 	}

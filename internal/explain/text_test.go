@@ -190,6 +190,25 @@ func TestThePageDoesNotJudgeWhatIsTooFast(t *testing.T) {
 	}
 }
 
+func TestRequestsThatNeverRanAreTraffic(t *testing.T) {
+	for _, tt := range []struct {
+		totals Totals
+		want   string
+	}{
+		{Totals{}, "No requests yet."},
+		{Totals{Failed: 500}, "0 requests succeeded and 500 failed; no batch has ended yet."},
+		{Totals{Waiting: 3}, "3 requests are in the queue now."},
+		{Totals{Requests: 2}, "2 requests succeeded and 0 failed; no batch has ended yet."}, // from the cache
+		{Totals{Failed: 1, SinceLastBatch: time.Second}, "0 requests succeeded and 1 failed; the last batch ended 1s ago."},
+	} {
+		m := unused()
+		m.Totals = tt.totals
+		if page := pageOf(t, m); !strings.Contains(page, tt.want) {
+			t.Errorf("%+v: no %q in\n%s", tt.totals, tt.want, page)
+		}
+	}
+}
+
 func TestClientsThatAreNotSeenToReturnAreNotCalledAnOpenLoop(t *testing.T) {
 	m := open()
 	m.Policy.ReturnShare = 0
