@@ -3,7 +3,8 @@
 // batching can be tried, measured and demonstrated without hardware or weights.
 //
 // Outputs carry no meaning. Each row of an output repeats the bytes of the same row of the
-// first input, so that a client can verify that it got its own rows.
+// first input, so that a client can verify that it got its own rows. They are zero if the request
+// omits that input.
 package simulated
 
 import (
@@ -145,6 +146,7 @@ type instance struct {
 	alarm   *pacer.Alarm
 	wakeups chan struct{} // size 1: the alarm went off, or the end of the batch has changed
 	shape   []int64
+	omitted tensor.Tensor // in place of a first input that is optional and not given; empty
 
 	// alarmLag is a moving estimate of how late alarms are. Alarms are set earlier by
 	// this much, and the instance spins for the rest of the time.
@@ -156,14 +158,17 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	rows := 1
-	if i.model.cfg.MaxBatchSize > 0 {
-		rows = in[0].Rows()
+	rows, elements, first := 1, int64(0), &i.omitted
+	if len(in) > 0 && in[0].Name == i.model.cfg.Inputs[0].Name {
+		first = &in[0]
+		elements, _ = tensor.Elements(first.Shape) // the request was checked
 	}
-	elements, _ := tensor.Elements(in[0].Shape) // the request was checked
+	if i.model.cfg.MaxBatchSize > 0 {
+		rows = first.Rows() // models with a batch dimension get all their inputs
+	}
 	i.start(rows, elements)
 	// Fill the outputs while the device computes, so that it takes no extra time.
-	err := i.fillOutputs(&in[0], rows, out)
+	err := i.fillOutputs(first, rows, out)
 	if err == nil {
 		err = i.wait(ctx)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,37 @@ func load(t *testing.T, n int, parameters map[string]string) []engine.Instance {
 		all = append(all, inst)
 	}
 	return all
+}
+
+func TestInputsMayBeOmitted(t *testing.T) {
+	p := pacer.NewPortable()
+	t.Cleanup(p.Close)
+	cfg := config(map[string]string{"fixed_us": "1", "per_element_us": "1"})
+	cfg.MaxBatchSize, cfg.Outputs[0].Dims = 0, []int64{-1, 4}
+	cfg.Inputs[0].Optional, cfg.Inputs[1].Optional = true, true
+	cfg.Inputs[0].Dims = []int64{-1}
+	m, err := (&Engine{Pacer: p}).Load(t.Context(), engine.Source{Config: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inst, err := m.Instance(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := tensor.Tensor{Name: "more", Type: tensor.Int64, Shape: []int64{2}, Data: bytes.Repeat([]byte{7}, 16)}
+	for _, in := range [][]tensor.Tensor{nil, {second}} {
+		var out engine.Outputs
+		if err := inst.Run(t.Context(), in, &out); err != nil {
+			t.Fatalf("%d inputs: %v", len(in), err)
+		}
+		if got := out.Tensors[0]; !slices.Equal(got.Shape, []int64{1, 4}) || !bytes.Equal(got.Data, make([]byte, 16)) {
+			t.Errorf("%d inputs: the first output is %v", len(in), got)
+		}
+		out.Memory.Release()
+	}
+	if err := errors.Join(inst.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
 }
 
 func rows(n int64, fill byte) []tensor.Tensor {
