@@ -109,6 +109,21 @@ func (r *recent) update(now time.Time, m *Model) {
 	m.Rate, m.Rows, m.P99 = r.rate, r.rows, r.p99
 }
 
+// loadedAgain reports whether a version was loaded again since before: those counters that it has
+// caught up with already do not show it, and a difference of the others would be below zero.
+func loadedAgain(before, now *stats.Totals) bool {
+	less := func(before, now *stats.DurationHistogram) bool {
+		for i := range now.Buckets {
+			if now.Buckets[i] < before.Buckets[i] {
+				return true
+			}
+		}
+		return false
+	}
+	return now.Success < before.Success || now.Fail < before.Fail || now.Rows < before.Rows ||
+		less(&before.QueueTimes, &now.QueueTimes) || less(&before.EngineTimes, &now.EngineTimes)
+}
+
 func (r *recent) measure(took time.Duration, s *stats.Totals) {
 	succeeded, failed := s.Success-r.at.Success, s.Fail-r.at.Fail
 	r.rate, r.rows, r.p99 = float64(succeeded+failed)/took.Seconds(), 0, 0

@@ -193,3 +193,33 @@ func TestRecentFiguresAreOfTheLastTenSeconds(t *testing.T) {
 		}
 	})
 }
+
+func TestFiguresOfAnEarlierLoadAreNotRecent(t *testing.T) {
+	rows := stats.Totals{Success: 10, Rows: 320}
+	rows.QueueTimes.Buckets[1], rows.EngineTimes.Buckets[4] = 10, 10
+	times := rows
+	times.Rows = 10
+	for name, before := range map[string]stats.Totals{"fewer rows": rows, "other times": times} {
+		t.Run(name, func(t *testing.T) {
+			again := stats.Totals{Success: 20, Rows: 20} // more than before, while nobody looked
+			again.QueueTimes.Buckets[0], again.EngineTimes.Buckets[3] = 20, 20
+			now := &before
+			r := NewReporter(Options{Read: func() Page { return Page{Models: []Model{{Name: "m", Stats: now}}} }})
+			began := time.Now()
+			r.refresh(began)
+			now = &again
+			r.refresh(began.Add(time.Minute))
+			if m := r.page.Models[0]; m.Rate != 0 || m.Rows != 0 || m.P99 != 0 {
+				t.Errorf("%.1f requests/s of %.1f rows with a p99 of %v, want none yet", m.Rate, m.Rows, m.P99)
+			}
+			more := again
+			more.Success, more.Rows = 80, 140
+			more.QueueTimes.Buckets[0], more.EngineTimes.Buckets[3] = 80, 80
+			now = &more
+			r.refresh(began.Add(2 * time.Minute))
+			if m := r.page.Models[0]; m.Rate != 1 || m.Rows != 2 || m.P99 != 450*time.Microsecond {
+				t.Errorf("%.1f requests/s of %.1f rows with a p99 of %v, want 1 of 2 with 450µs", m.Rate, m.Rows, m.P99)
+			}
+		})
+	}
+}

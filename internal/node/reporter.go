@@ -109,7 +109,7 @@ func (r *Reporter) refresh(now time.Time) {
 		loaded++
 		key := [2]string{m.Name, m.Version}
 		figures := r.recent[key]
-		if figures == nil || m.Stats.Success < figures.at.Success || m.Stats.Fail < figures.at.Fail { // it was loaded again
+		if figures == nil || loadedAgain(&figures.at, m.Stats) {
 			figures = &recent{began: now, at: *m.Stats}
 			r.recent[key] = figures
 		}
