@@ -104,6 +104,7 @@ type Core struct {
 	epoch   uint64
 	fenced  uint64 // the last epoch that orders were sent with; 0 if none were
 
+	numbered uint64            // the number of the last order
 	sent     map[string]uint64 // orders by verb
 	failures uint64            // of them
 
@@ -142,6 +143,7 @@ type target struct{ node, model string }
 
 // pending is an order that a node's page does not show yet, or one that failed.
 type pending struct {
+	number  uint64 // of the order
 	unload  bool
 	carried bool   // the node has answered
 	failed  string // with this error
@@ -409,8 +411,8 @@ func (c *Core) carry(e Carried, a *Actions) {
 	if r := c.rollouts[model]; r != nil && tried && !e.Order.Unload {
 		r.loaded[e.Order.Node.Name] = c.now
 	}
-	if m == nil || m.pending[model] == nil {
-		return
+	if m == nil || m.pending[model] == nil || m.pending[model].number != e.Order.Number {
+		return // the order was forgotten when its node was gone, and there may be a new one
 	}
 	p := m.pending[model]
 	p.carried, p.failed, p.until = true, e.Failed, c.now+reflectFor
@@ -589,9 +591,10 @@ func (c *Core) send(at target, unload bool, a *Actions) {
 	if c.fenced != c.epoch {
 		c.fenced, a.Fence, a.Save = c.epoch, true, c.state()
 	}
-	m.pending[at.model] = &pending{unload: unload}
+	c.numbered++
+	m.pending[at.model] = &pending{number: c.numbered, unload: unload}
 	c.routeDirty[at.model] = struct{}{} // what is being unloaded gets no requests
-	o := Order{Node: m.Node, Model: at.model, Unload: unload, Epoch: c.epoch}
+	o := Order{Number: c.numbered, Node: m.Node, Model: at.model, Unload: unload, Epoch: c.epoch}
 	c.sent[o.Verb()]++
 	a.Orders = append(a.Orders, o)
 	a.Log = append(a.Log, fmt.Sprintf("%s %s on %s", o.Verb(), at.model, at.node))

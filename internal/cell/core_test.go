@@ -461,6 +461,37 @@ func TestAFailedLoadIsTriedAgainLater(t *testing.T) {
 	}
 }
 
+func TestTheAnswerToAnOrderFromBeforeItsNodeWasGoneSaysNothingOfTheNextOne(t *testing.T) {
+	for what, late := range map[string]Carried{"it was carried out": {}, "it failed": {Failed: "connection reset by peer", Unanswered: true}} {
+		w := newWorld(t, Options{}, "a")
+		w.configure(Model{Name: "m", Copies: 1})
+		w.reportAll()
+		w.pass(time.Second)
+		w.step(Unreachable{"a", "connection refused"})
+		w.pass(goneAfter)
+		w.report("a")
+		w.pass(2 * time.Second)
+		if got := w.ordered(); !slices.Equal(got, []string{"load m on a", "load m on a"}) {
+			t.Fatalf("%s: ordered %v, want the load once more after the node was gone", what, got)
+		}
+		late.Order = w.orders[0]
+		w.step(late)
+		w.pass(2 * retryAfter)
+		if got := w.ordered(); len(got) != 2 {
+			t.Errorf("%s: ordered %v while the second load is under way", what, got)
+		}
+		if failures := w.core.failures; failures != 0 {
+			t.Errorf("%s: %d orders failed, want none", what, failures)
+		}
+		w.orders = w.orders[1:]
+		w.obey()
+		w.pass(routeEvery)
+		if got := w.active("m"); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("%s: m is active on %v", what, got)
+		}
+	}
+}
+
 func TestAModelThatIsNotWantedIsUnloadedAndLosesItsRoute(t *testing.T) {
 	w := newWorld(t, Options{}, "a", "b")
 	w.configure(Model{Name: "m", Copies: 1}, Model{Name: "n", Copies: 1})

@@ -64,6 +64,7 @@ func (r Route) SameRules(o Route) bool {
 
 // An Order is a control request to a node.
 type Order struct {
+	Number uint64 // no other order of the process has it
 	Node   Node
 	Model  string
 	Unload bool // it loads the model otherwise
