@@ -554,12 +554,13 @@ func (c *Core) order(a *Actions) {
 			c.send(at, true, a)
 		case s.Unload && left:
 			leaving[at] = since
+		case c.nodes[s.Node].pending[s.Model] != nil: // it waits for the end of that order, and is no move yet
 		case moves == 0:
 			c.stepDirty = true
-		case s.Unload && c.nodes[s.Node].pending[s.Model] == nil:
+		case s.Unload:
 			moves--
 			leaving[at] = c.now
-		case !s.Unload:
+		default:
 			moves--
 			c.send(at, false, a)
 		}

@@ -1205,6 +1205,27 @@ func TestTwoHundredMovesBeginInASecond(t *testing.T) {
 	}
 }
 
+func TestALoadThatWaitsForAnUnloadTakesNoMoveFromOthers(t *testing.T) {
+	w := newWorld(t, Options{})
+	for i := range 250 {
+		w.pages[fmt.Sprint("n", i)] = &node.Page{Memory: 100, Ready: true}
+	}
+	w.configure(Model{Name: "l", Copies: 250})
+	w.reportAll()
+	w.settle()
+	w.pass(keepFor)
+	w.configure()
+	w.pass(5 * time.Second)
+	if got := w.ordered(); len(got) != 250 || got[0] != "unload l on n0" {
+		t.Fatalf("%d orders, want that all copies of l are unloaded: %v", len(got), got)
+	}
+	w.orders = nil
+	w.configure(Model{Name: "l", Copies: 250}, Model{Name: "m", Copies: 250})
+	if got := w.ordered(); len(got) != 200 || got[0] != "load m on n0" {
+		t.Errorf("%d orders %v, want 200 loads of m while the unloads of l are under way", len(got), got)
+	}
+}
+
 func TestFiguresOfACellThatReachesNoNode(t *testing.T) {
 	w := settledWorld(t)
 	for _, follow := range []bool{false, true} {
