@@ -143,6 +143,19 @@ def m(x): return {"same": x, "twice": 2 * x}
 	}
 }
 
+func TestAConfigurationWithAnOutputThatAFunctionLacksIsNotLoaded(t *testing.T) {
+	f := newFixture(t, `output { name: "twise" data_type: TYPE_FP32 dims: 2 }`, `# it has no class TritonPythonModel
+import shoal
+@shoal.model(inputs={"x": ("FP32", [-1, 2])}, outputs={"same": ("FP32", [-1, 2]), "twice": ("FP32", [-1, 2])}, max_batch=4)
+def m(x): return {"same": x, "twice": 2 * x}
+`)
+	_, err := f.engine.Load(t.Context(), f.src)
+	want := "output 'twise': found in the model's configuration, expected only outputs that the function declares: same, twice"
+	if err == nil || !strings.Contains(err.Error(), want) || infer.CodeOf(err) != infer.Invalid {
+		t.Errorf("error %v, want one with %q", err, want)
+	}
+}
+
 // TestAFileWhoseLibraryIsMissingSaysWhatToInstall needs an interpreter with numpy and no
 // other library.
 func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {

@@ -27,6 +27,8 @@ class Model:
             config.set_dynamic_batching()
         completed = config.as_dict()
         written = {output["name"] for output in completed.get("output", ())}
+        for name in sorted(written - declaration.outputs.keys()):
+            raise ValueError("output %r: found in the model's configuration, expected only outputs that the function declares: %s" % (name, ", ".join(declaration.outputs)))
         outputs = {name: spec for name, spec in declaration.outputs.items() if name in written or not written}  # the file may leave some out
         for kind, specs, add in (("input", declaration.inputs, config.add_input), ("output", outputs, config.add_output)):
             for spec in specs.values():
