@@ -41,10 +41,10 @@ type (
 	Unreachable struct{ Node, Reason string }
 	// Carried says what became of an order.
 	Carried struct {
-		Order      Order
-		Outdated   bool   // the node has seen a higher epoch
-		Unanswered bool   // it was not sent, or the connection broke
-		Failed     string // why it was not carried out; empty if it was
+		Order    Order
+		Outdated bool   // the node has seen a higher epoch
+		Untried  bool   // no load that failed: it was not sent, the connection broke, or the node did not accept it
+		Failed   string // why it was not carried out; empty if it was
 	}
 	// Followed is the state of the cell that a follower copies.
 	Followed struct{ State State }
@@ -407,7 +407,7 @@ func (c *Core) carry(e Carried, a *Actions) {
 	if e.Outdated && e.Order.Epoch == c.fenced { // it was not this cell with a later order
 		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", e.Order.Node.Name, e.Order.Epoch), a)
 	}
-	tried := !e.Outdated && !e.Unanswered // otherwise it says nothing of the node
+	tried := !e.Outdated && !e.Untried // otherwise it says nothing of the node
 	if r := c.rollouts[model]; r != nil && tried && !e.Order.Unload {
 		r.loaded[e.Order.Node.Name] = c.now
 	}

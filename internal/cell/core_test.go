@@ -462,7 +462,7 @@ func TestAFailedLoadIsTriedAgainLater(t *testing.T) {
 }
 
 func TestTheAnswerToAnOrderFromBeforeItsNodeWasGoneSaysNothingOfTheNextOne(t *testing.T) {
-	for what, late := range map[string]Carried{"it was carried out": {}, "it failed": {Failed: "connection reset by peer", Unanswered: true}} {
+	for what, late := range map[string]Carried{"it was carried out": {}, "it failed": {Failed: "connection reset by peer", Untried: true}} {
 		w := newWorld(t, Options{}, "a")
 		w.configure(Model{Name: "m", Copies: 1})
 		w.reportAll()
@@ -1121,7 +1121,7 @@ func TestACellThatWasCutOffIsReplacedWhicheverNodeAnswersFirst(t *testing.T) {
 // It was not sent, or its connection broke, or a later order of this cell overtook it.
 func TestAnOrderThatTheNodeDidNotTryToCarryOutSaysNothingOfTheNode(t *testing.T) {
 	for what, result := range map[string]Carried{
-		"not answered": {Failed: "connection reset by peer", Unanswered: true},
+		"not answered": {Failed: "connection reset by peer", Untried: true},
 		"overtaken":    {Failed: "409", Outdated: true},
 	} {
 		w := newWorld(t, Options{}, "a", "b")

@@ -475,7 +475,7 @@ func TestALoadThatNoNodeAnsweredStopsNoRollout(t *testing.T) {
 	orders := w.orders
 	w.orders = nil
 	for _, o := range orders {
-		w.step(Carried{Order: o, Failed: "connection reset by peer", Unanswered: true})
+		w.step(Carried{Order: o, Failed: "connection reset by peer", Untried: true})
 	}
 	w.pass(retryAfter + stepEvery)
 	if r := w.rollout(); r.State != RolloutWaiting || len(orders) != 2 || len(w.orders) != 2 {

@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"encoding/base64"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -128,6 +129,26 @@ const VersionHeader = "Shoal-Model-Version"
 
 // EpochHeader is the header, or the key of gRPC metadata, with the epoch of a load or unload.
 const EpochHeader = "Shoal-Epoch"
+
+// LoadFailedHeader is the header of the answer to a load that says that the server cannot load the
+// model. Statuses do not say that: 503 is also that of a server which stops or is busy.
+const LoadFailedHeader = "Shoal-Load-Failed"
+
+// LoadFailed reports whether the error of a load says that the server cannot load the model. Others
+// refuse the request, whatever the model is.
+func LoadFailed(err error) bool {
+	switch infer.CodeOf(err) {
+	case infer.Internal, infer.Invalid, infer.NotFound, infer.Unsupported, infer.Unavailable:
+	default:
+		return false
+	}
+	for e, ok := errors.AsType[*infer.Error](err); ok; e, ok = errors.AsType[*infer.Error](e.Cause) {
+		if e.Reason == infer.NotInMemory || e.Reason == infer.ShuttingDown {
+			return false
+		}
+	}
+	return err != nil
+}
 
 // ParseEpoch reads the value of an [EpochHeader]; "" means that there is none.
 func ParseEpoch(text string) (uint64, error) {

@@ -19,6 +19,7 @@ func TestEveryReasonHasItsSentence(t *testing.T) {
 		infer.ModelLoading:       "Request for unknown model: 'm' is not at ready state, it is being loaded",
 		infer.VersionNotReady:    "Request for unknown model: 'm' version 7 is not at ready state",
 		infer.NotInMemory:        "plain",
+		infer.NoMemory:           "plain",
 		infer.TooManyRows:        "[request id: five] the request has 9 rows, which is none or more than the model takes",
 		infer.QueueFull:          "[request id: five] Exceeds maximum queue size",
 		infer.QueueWaitExceeded:  "Request timeout expired",

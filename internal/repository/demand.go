@@ -284,7 +284,7 @@ func (d *onDemand) join(ctx context.Context, name string, nested bool) (*flight,
 const beingUnloaded = "model %q is being unloaded"
 
 // refuse returns the error of a request whose model is not loaded in time.
-func refuse(name string, retry time.Duration, format string, args ...any) error {
+func refuse(name string, retry time.Duration, format string, args ...any) *infer.Error {
 	err := infer.Errorf(infer.Unavailable, format, args...).WithReason(infer.NotInMemory, name, "")
 	err.RetryAfter = max(retry, time.Millisecond)
 	return err
@@ -478,7 +478,7 @@ func (d *onDemand) noRoom(name string, m *demanded, plan evict.Decision) error {
 	if plan.Reason == evict.TooLarge {
 		return infer.Errorf(infer.Unavailable, "model %q needs %d MiB of memory, and --model-memory allows %d MiB for all models; raise it", name, machine.Mebibytes(m.bytes), d.opts.Memory>>20)
 	}
-	return refuse(name, plan.Wait, limit+reasons[plan.Reason], name, machine.Mebibytes(m.bytes), d.opts.Memory>>20, plan.Blocker)
+	return refuse(name, plan.Wait, limit+reasons[plan.Reason], name, machine.Mebibytes(m.bytes), d.opts.Memory>>20, plan.Blocker).WithReason(infer.NoMemory, name, "")
 }
 
 // queuedLocked returns how long a new load will probably wait for others.

@@ -140,8 +140,9 @@ func refused(t *testing.T, err error, retry time.Duration) string {
 	if !ok || e.Code != infer.Unavailable || e.RetryAfter != retry {
 		t.Fatalf("the request got %+v, want a refusal with a retry after %v", err, retry)
 	}
-	if later := strings.HasPrefix(e.Text, fmt.Sprintf("model %q is", e.Model)); later != (e.Reason == infer.NotInMemory) {
-		t.Errorf("%q has the reason %d, want NotInMemory for models that are not loaded now, and for no others", e.Text, e.Reason)
+	full := strings.Contains(e.Text, "are not free in")
+	if later := strings.HasPrefix(e.Text, fmt.Sprintf("model %q is", e.Model)); full != (e.Reason == infer.NoMemory) || (later && !full) != (e.Reason == infer.NotInMemory) {
+		t.Errorf("%q has the reason %d, want NoMemory if others have the memory, NotInMemory for models that are not loaded now, and neither for others", e.Text, e.Reason)
 	}
 	return e.Text
 }

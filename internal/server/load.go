@@ -66,7 +66,7 @@ func (s *Server) logFailure(name string, err error) {
 // Errors of cancelled loads.
 var (
 	// ErrClosing is the error of a load while the server closes.
-	ErrClosing = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down"))
+	ErrClosing = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down")).WithReason(infer.ShuttingDown, "", "")
 	// ErrUnloaded is the cause of a load that an unload has cancelled.
 	ErrUnloaded error = cancelledLoad("the model was unloaded while it was being loaded")
 )

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -92,7 +93,8 @@ func TestALoadThatEndsWhileTheServerClosesLeavesNothingOpen(t *testing.T) {
 	if err := <-closed; err != nil || eng.open.Load() != 0 {
 		t.Errorf("%v; %d models are open", err, eng.open.Load())
 	}
-	if err := s.Load("m", "the test", also(servable.Source{Model: "m", Number: 1}, queued)); !errors.Is(err, ErrClosing) {
+	err := s.Load("m", "the test", also(servable.Source{Model: "m", Number: 1}, queued))
+	if e, ok := errors.AsType[*infer.Error](err); !errors.Is(err, ErrClosing) || !ok || e.Reason != infer.ShuttingDown {
 		t.Errorf("after that: %v", err)
 	}
 }

@@ -135,6 +135,7 @@ func TestAVersionIsNotTheReasonForAModelItCallsThatIsNotLoaded(t *testing.T) {
 			{"it is being loaded", unavailable(infer.ModelLoading), 0},
 			{"its version does not serve", unavailable(infer.VersionNotReady), 0},
 			{"it is not in memory", unavailable(infer.NotInMemory), 0},
+			{"there is no memory for it", unavailable(infer.NoMemory), 0},
 			{"its instance died", infer.Errorf(infer.Unavailable, "%w", engine.ErrDied), 1},
 			{"it has no instance", unavailable(infer.NoInstance), 1},
 			{"it cannot be loaded", unavailable(infer.LoadFailed), 1},

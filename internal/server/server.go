@@ -275,7 +275,7 @@ func (s *Server) count(in *inference, resp *infer.Response, took time.Duration, 
 func notLoaded(err error) bool {
 	for e, ok := errors.AsType[*infer.Error](err); ok; e, ok = errors.AsType[*infer.Error](e.Cause) {
 		switch e.Reason {
-		case infer.ShuttingDown, infer.ModelLoading, infer.VersionNotReady, infer.NotInMemory:
+		case infer.ShuttingDown, infer.ModelLoading, infer.VersionNotReady, infer.NotInMemory, infer.NoMemory:
 			return true
 		}
 	}

@@ -317,7 +317,7 @@ func TestAStateThatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
 			t.Errorf("%d failures in ten seconds, want 10", n)
 		}
 		order := cell.Order{Node: cell.Node{Name: "a", HTTP: "127.0.0.1:1"}, Model: "m", Epoch: 3}
-		if got := c.carryOut(ctx, order); !got.Unanswered || got.Failed == "" {
+		if got := c.carryOut(ctx, order); !got.Untried || got.Failed == "" {
 			t.Errorf("%+v: an order was sent before its epoch was on disk", got)
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -359,14 +359,27 @@ func TestNoOrderIsSentBeforeItsEpochIsOnDisk(t *testing.T) {
 	}
 }
 
-func TestOnlyAnAnswerOfTheNodeSaysThatItCouldNotCarryOutAnOrder(t *testing.T) {
+func TestOnlyANodeThatTriedALoadSaysThatItFailed(t *testing.T) {
+	status := func(code int, header ...string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for _, name := range header {
+				w.Header().Set(name, "true")
+			}
+			w.WriteHeader(code)
+		}
+	}
 	for what, c := range map[string]struct {
 		answer http.HandlerFunc
 		want   cell.Carried // without the reason
 	}{
-		"it refuses":                 {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, cell.Carried{}},
-		"it has seen a higher epoch": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }, cell.Carried{Outdated: true}},
-		"the connection breaks":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, cell.Carried{Unanswered: true}},
+		"the files are invalid":      {status(http.StatusBadRequest, failedHeader), cell.Carried{}},
+		"the disk is full":           {status(http.StatusServiceUnavailable, failedHeader), cell.Carried{}},
+		"the node stops":             {status(http.StatusServiceUnavailable), cell.Carried{Untried: true}},
+		"the node is busy":           {status(http.StatusTooManyRequests), cell.Carried{Untried: true}},
+		"the token has expired":      {status(http.StatusUnauthorized), cell.Carried{Untried: true}},
+		"the cell may not":           {status(http.StatusForbidden), cell.Carried{Untried: true}},
+		"it has seen a higher epoch": {status(http.StatusConflict), cell.Carried{Outdated: true, Untried: true}},
+		"the connection breaks":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, cell.Carried{Untried: true}},
 	} {
 		n := httptest.NewServer(c.answer)
 		ctl, err := New(Options{Client: n.Client(), Scheme: "http"})
@@ -375,7 +388,7 @@ func TestOnlyAnAnswerOfTheNodeSaysThatItCouldNotCarryOutAnOrder(t *testing.T) {
 		}
 		got := ctl.carryOut(t.Context(), cell.Order{Node: cell.Node{HTTP: strings.TrimPrefix(n.URL, "http://")}, Model: "m", Epoch: 1})
 		n.Close()
-		if got.Failed == "" || got.Outdated != c.want.Outdated || got.Unanswered != c.want.Unanswered {
+		if got.Failed == "" || got.Outdated != c.want.Outdated || got.Untried != c.want.Untried {
 			t.Errorf("%s: %+v", what, got)
 		}
 	}

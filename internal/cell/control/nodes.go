@@ -25,14 +25,16 @@ const (
 	orderTime   = 10 * time.Minute       // a load may take this long
 	maxBody     = 1 << 30
 
-	epochHeader = "Shoal-Epoch"
-	tagHeader   = "If-None-Match"
+	epochHeader  = "Shoal-Epoch"
+	tagHeader    = "If-None-Match"
+	failedHeader = "Shoal-Load-Failed"
 )
 
 // refused is an answer other than 200 and 304.
 type refused struct {
 	status int
 	text   string
+	failed bool // a load that the node has tried
 }
 
 func (r refused) Error() string { return r.text }
@@ -65,7 +67,7 @@ func (c *Controller) ask(ctx context.Context, limit time.Duration, method, addre
 	if json.Unmarshal(body, &answer) != nil || answer.Error == "" {
 		answer.Error = strings.TrimSpace(string(body))
 	}
-	return nil, "", refused{resp.StatusCode, fmt.Sprintf("%s: %s", resp.Status, answer.Error)}
+	return nil, "", refused{resp.StatusCode, fmt.Sprintf("%s: %s", resp.Status, answer.Error), resp.Header.Get(failedHeader) != ""}
 }
 
 // at returns the URL of a path of a node.
@@ -101,13 +103,13 @@ func (c *Controller) poll(ctx context.Context, n cell.Node) {
 func (c *Controller) carryOut(ctx context.Context, o cell.Order) cell.Carried {
 	result := cell.Carried{Order: o}
 	if c.opts.StateFile != "" && c.fenced.Load() < o.Epoch {
-		result.Failed, result.Unanswered = fmt.Sprintf("it was not sent: epoch %d is not in %s", o.Epoch, c.opts.StateFile), true
+		result.Failed, result.Untried = fmt.Sprintf("it was not sent: epoch %d is not in %s", o.Epoch, c.opts.StateFile), true
 		return result
 	}
 	_, _, err := c.ask(ctx, orderTime, http.MethodPost, c.at(o.Node, "/v2/repository/models/"+url.PathEscape(o.Model)+"/"+o.Verb()), epochHeader, strconv.FormatUint(o.Epoch, 10))
 	if err != nil {
-		answer, answered := errors.AsType[refused](err)
-		result.Failed, result.Outdated, result.Unanswered = err.Error(), answer.status == http.StatusConflict, !answered
+		answer, _ := errors.AsType[refused](err)
+		result.Failed, result.Outdated, result.Untried = err.Error(), answer.status == http.StatusConflict, !answer.failed
 	}
 	return result
 }

@@ -51,7 +51,11 @@ func (h *handler) load(w http.ResponseWriter, r *http.Request) error {
 	if opts.Epoch, err = kserve.ParseEpoch(r.Header.Get(kserve.EpochHeader)); err != nil {
 		return err
 	}
-	return h.control.Load(r.Context(), r.PathValue("model"), opts)
+	err = h.control.Load(r.Context(), r.PathValue("model"), opts)
+	if kserve.LoadFailed(err) {
+		w.Header().Set(kserve.LoadFailedHeader, "true")
+	}
+	return err
 }
 
 func (h *handler) unload(w http.ResponseWriter, r *http.Request) error {

@@ -65,6 +65,36 @@ func TestTheReasonOfAFailedLoadReachesTheClient(t *testing.T) {
 	}
 }
 
+func TestAnAnswerSaysWhetherTheServerCannotLoadTheModel(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	unavailable := func(reason infer.Reason) error {
+		cause := infer.Errorf(infer.Unavailable, "not now").WithReason(reason, "failing", "")
+		return infer.Errorf(infer.Unavailable, "it cannot be loaded: %w", cause)
+	}
+	for what, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"it is loaded":               {nil, ""},
+		"its files are invalid":      {infer.Errorf(infer.Invalid, "no such operator"), "true"},
+		"there is no such model":     {infer.Errorf(infer.NotFound, "no directory"), "true"},
+		"the server failed":          {infer.Errorf(infer.Internal, "a panic"), "true"},
+		"its files cannot be read":   {unavailable(infer.LoadRefused), "true"},
+		"others have the memory":     {unavailable(infer.NoMemory), "true"},
+		"others are being loaded":    {unavailable(infer.NotInMemory), ""},
+		"the server stops":           {unavailable(infer.ShuttingDown), ""},
+		"many loads are under way":   {infer.Errorf(infer.Overloaded, "1024 loads"), ""},
+		"the caller may not load it": {infer.Errorf(infer.Forbidden, "not you"), ""},
+		"its credentials expired":    {infer.Errorf(infer.Unauthenticated, "who are you"), ""},
+		"the epoch is lower":         {infer.Errorf(infer.Outdated, "another"), ""},
+	} {
+		backend.Loading = func(string, catalog.LoadOptions) error { return c.err }
+		if a := do(t, server, http.MethodPost, loadPath, nil, nil); a.header.Get(kserve.LoadFailedHeader) != c.want {
+			t.Errorf("%s: the header of %d is %q, want %q", what, a.status, a.header.Get(kserve.LoadFailedHeader), c.want)
+		}
+	}
+}
+
 func TestTheEpochOfAControlRequestReachesTheServer(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	var got uint64
