@@ -71,8 +71,11 @@ func (w *worker) rejoin() bool {
 
 // retry restarts the instance that died while it ran the batch, and runs the batch once
 // more. If the first attempt to restart it fails, retry returns err, the error of the
-// batch.
+// batch. So it does at once if there are sequences: those of the instance have to end.
 func (w *worker) retry(err error) error {
+	if w.s.opts.Sequences != nil {
+		return err
+	}
 	if w.restartable.Failing() != nil || slices.ContainsFunc(w.calls, func(c *call) bool { return c.streaming }) {
 		return err // a client has a stream already, which has the error
 	}

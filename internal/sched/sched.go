@@ -55,7 +55,8 @@ type Options struct {
 	Bisect bool
 
 	// RetryDied restarts an instance that died while it ran a batch, and runs the batch
-	// once more.
+	// once more. It has no effect on a model with sequences: what the instance knew of them
+	// is lost, and they must end.
 	RetryDied bool
 
 	// PassesOrderOn means that the model calls Queued of a request itself, because its requests to

@@ -275,6 +275,61 @@ func TestASequenceWhoseStartFailedHasNoStateOfTheOneBefore(t *testing.T) {
 	})
 }
 
+// An accumulator keeps the sum of its one sequence itself. It dies of its first 13.
+type accumulator struct {
+	life mortal
+	sum  int32
+	died bool
+}
+
+func (a *accumulator) Run(_ context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	x := int32(binary.LittleEndian.Uint32(in[0].Data))
+	if x == 13 && !a.died {
+		a.died = true
+		a.life.kill()
+		return infer.Errorf(infer.Unavailable, "%w", engine.ErrDied)
+	}
+	a.sum += x
+	shape, sum := []int64{1, 1}, binary.LittleEndian.AppendUint32(nil, uint32(a.sum))
+	out.Tensors = append(out.Tensors[:0], tensor.Tensor{Name: "y", Type: tensor.Int32, Shape: shape, Data: sum}, tensor.Tensor{Name: "next", Type: tensor.Int32, Shape: shape, Data: sum})
+	return nil
+}
+
+func (a *accumulator) Died() <-chan struct{} { return a.life.Died() }
+func (a *accumulator) Failing() *infer.Error { return a.life.Failing() }
+func (a *accumulator) Close() error          { return nil }
+func (a *accumulator) Restart(ctx context.Context) error {
+	a.sum = 0
+	return a.life.Restart(ctx)
+}
+
+func TestASequenceEndsWithItsInstanceAlsoIfBatchesAreRunOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := sequenceConfig(t, "oldest { }")
+		p := pacer.NewPortable()
+		defer p.Close()
+		model := &accumulator{life: mortal{died: make(chan struct{})}}
+		s := New([]engine.Instance{model}, Options{
+			Batching: cfg.Batching(batching.Bound{}), Pacer: p, Sequences: &Sequences{Model: cfg.Sequence, Slots: cfg.Slots()}, RetryDied: true,
+		})
+		if sum, err := add(t.Context(), s, 1, 5, infer.SequenceStart); err != nil || sum != 5 {
+			t.Errorf("%d, %v, want 5", sum, err)
+		}
+		if sum, err := add(t.Context(), s, 1, 13, 0); infer.CodeOf(err) != infer.Unavailable {
+			t.Errorf("%d, %v from an instance that does not know the 5 any more", sum, err)
+		}
+		if sum, err := add(t.Context(), s, 1, 1, 0); infer.CodeOf(err) != infer.Invalid {
+			t.Errorf("%d, %v, want that the sequence has to start again", sum, err)
+		}
+		if sum, err := add(t.Context(), s, 1, 2, infer.SequenceStart); err != nil || sum != 2 {
+			t.Errorf("%d, %v, want 2 of the instance that was started again", sum, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAnIdleSequenceHasToStartAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startSequences(t, &summer{}, "oldest { }")
