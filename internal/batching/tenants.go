@@ -168,8 +168,9 @@ func (q *tenantQueues) settle(s *tenantShare) {
 }
 
 // displaced returns the item that leaves a full queue so that another tenant's can be queued:
-// the last one of the tenant that has the most there, relative to its weight. It returns nil
-// if no tenant has more than that of the new item, or if the new one would still not fit.
+// the last one of the tenant that has the most there, relative to its weight, in all levels
+// that share the queue. It returns nil if no tenant has more than that of the new item, or if
+// the new one would still not fit.
 func (c *Core) displaced(level *Level, it *Item) *Item {
 	tenant := c.tenantOf(it)
 	byBytes := level.UseSharedBound && (c.cfg.Shared.Requests == 0 || c.shared.Requests < c.cfg.Shared.Requests)
@@ -180,21 +181,31 @@ func (c *Core) displaced(level *Level, it *Item) *Item {
 		}
 		return n / float64(max(weight, 1))
 	}
-	requests, bytes := 1, it.Bytes
+	inQueue := func(i int) bool { return i == it.level || level.UseSharedBound && c.cfg.Levels[i].UseSharedBound }
+	total := func(tenant int) (requests int, bytes int64) {
+		for i := range c.tenants {
+			if shares := c.tenants[i].shares; inQueue(i) && tenant < len(shares) {
+				requests += shares[tenant].requests
+				bytes += shares[tenant].bytes
+			}
+		}
+		return requests, bytes
+	}
+	requests, bytes := total(tenant)
+	requests, bytes = requests+1, bytes+it.Bytes
 	var victim *Item
 	most := 0.0
 	for i := range c.tenants {
-		if i != it.level && !(level.UseSharedBound && c.cfg.Levels[i].UseSharedBound) {
+		if !inQueue(i) {
 			continue
 		}
 		for _, t := range c.tenants[i].active {
 			s := &c.tenants[i].shares[t]
-			if t == tenant {
-				requests += s.requests
-				bytes += s.bytes
+			if t == tenant || byBytes && s.bytes == 0 {
 				continue
 			}
-			if p := part(s.requests, s.bytes, s.last.Weight); p > most || victim != nil && p == most && runsBefore(victim, s.last) {
+			n, size := total(t)
+			if p := part(n, size, s.last.Weight); p > most || victim != nil && p == most && runsBefore(victim, s.last) {
 				victim, most = s.last, p
 			}
 		}

@@ -176,7 +176,7 @@ func (r *Referee) displaced(q *request, level batching.Level) *request {
 	weight := func(q *request) float64 { return float64(max(1, q.item.Weight)) }
 	own := size(q)
 	type place struct{ level, tenant int }
-	parts, last := map[place]float64{}, map[place]*request{}
+	parts, sizes, last := map[int]float64{}, map[place]float64{}, map[place]*request{}
 	for _, other := range r.queue {
 		if !inScope(other) {
 			continue
@@ -186,15 +186,16 @@ func (r *Referee) displaced(q *request, level batching.Level) *request {
 			continue
 		}
 		at := place{other.level, r.tenantOf(other.item)}
-		parts[at] += size(other)
+		parts[at.tenant] += size(other)
+		sizes[at] += size(other)
 		if last[at] == nil || last[at].joined < other.joined {
 			last[at] = other
 		}
 	}
 	var victim *request
 	most := own / weight(q)
-	for at, n := range parts {
-		if part := n / weight(last[at]); part > most || victim != nil && part == most && inOrder(victim, last[at]) < 0 {
+	for at, n := range sizes {
+		if part := parts[at.tenant] / weight(last[at]); n > 0 && (part > most || victim != nil && part == most && inOrder(victim, last[at]) < 0) {
 			victim, most = last[at], part
 		}
 	}
