@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -130,6 +131,17 @@ func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns the wrapped error, or nil.
 func (e *Error) Unwrap() error { return e.Cause }
+
+// HasReason reports whether an [Error] in the chain of err has one of the reasons. An ensemble wraps
+// the errors of its members, for example.
+func HasReason(err error, reasons ...Reason) bool {
+	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Cause) {
+		if slices.Contains(reasons, e.Reason) {
+			return true
+		}
+	}
+	return false
+}
 
 // CodeOf returns the code of err: that of the outermost [Error] in its chain, Deadline or
 // Cancelled for the error of a context, and Internal for any other error.

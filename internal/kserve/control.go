@@ -2,7 +2,6 @@ package kserve
 
 import (
 	"encoding/base64"
-	"errors"
 	"strconv"
 	"strings"
 
@@ -142,12 +141,7 @@ func LoadFailed(err error) bool {
 	default:
 		return false
 	}
-	for e, ok := errors.AsType[*infer.Error](err); ok; e, ok = errors.AsType[*infer.Error](e.Cause) {
-		if e.Reason == infer.NotInMemory || e.Reason == infer.ShuttingDown {
-			return false
-		}
-	}
-	return err != nil
+	return err != nil && !infer.HasReason(err, infer.NotInMemory, infer.ShuttingDown)
 }
 
 // ParseEpoch reads the value of an [EpochHeader]; "" means that there is none.

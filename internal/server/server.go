@@ -270,16 +270,9 @@ func (s *Server) count(in *inference, resp *infer.Response, took time.Duration, 
 }
 
 // notLoaded reports whether a request failed because its model, or one that its model calls, is not
-// loaded at the moment, which is not the doing of the version. It looks at all errors of the chain,
-// because an ensemble wraps those of its members.
+// loaded at the moment, which is not the doing of the version.
 func notLoaded(err error) bool {
-	for e, ok := errors.AsType[*infer.Error](err); ok; e, ok = errors.AsType[*infer.Error](e.Cause) {
-		switch e.Reason {
-		case infer.ShuttingDown, infer.ModelLoading, infer.VersionNotReady, infer.NotInMemory, infer.NoMemory:
-			return true
-		}
-	}
-	return false
+	return infer.HasReason(err, infer.ShuttingDown, infer.ModelLoading, infer.VersionNotReady, infer.NotInMemory, infer.NoMemory)
 }
 
 // submit runs a request with the version that it asks for, which it stores in in.version.
