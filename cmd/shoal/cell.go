@@ -127,6 +127,7 @@ func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writ
 	if err := opts.check(); err != nil {
 		return misuse{err}
 	}
+	ignoreBrokenPipes()
 	log := newLog(opts.log, stderr)
 	client, scheme, err := opts.credentials.httpClient("")
 	if err != nil {

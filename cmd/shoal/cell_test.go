@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/access"
@@ -126,5 +128,18 @@ func TestACellIsNotExposedByMistake(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q and %q: error %v, want %q", c.opts.address, c.opts.xds, err, c.want)
 		}
+	}
+}
+
+// The signal is for pipes at stdout and stderr, which those of a test are not: it looks at what is
+// done with the signal.
+func TestACellOutlivesTheReaderOfItsLog(t *testing.T) {
+	signal.Reset(syscall.SIGPIPE) // a test of the server may have had it ignored
+	text, status := shoal(t, "cell", filepath.Join(t.TempDir(), "none.yaml"), "--address=127.0.0.1:0", "--xds-address=127.0.0.1:0")
+	if status != exitFailed || !strings.Contains(text, "cell is running") {
+		t.Fatalf("status %d:\n%s", status, text)
+	}
+	if !signal.Ignored(syscall.SIGPIPE) {
+		t.Error("the cell ends when nothing reads its log any more")
 	}
 }

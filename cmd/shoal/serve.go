@@ -122,8 +122,7 @@ func (o *serveOptions) configure(flags *pflag.FlagSet, paths []string) (*settled
 
 // runServe opens the log, checks what can be checked before ports are open, and serves.
 func runServe(ctx context.Context, opts *serveOptions, settings *settled, store *mms.Settings, stderr io.Writer) error {
-	// The reader of stderr may go away. Without this the next record would end the process.
-	signal.Ignore(syscall.SIGPIPE)
+	ignoreBrokenPipes()
 	log, err := openLog(opts.log, stderr)
 	if err != nil {
 		return err
@@ -151,6 +150,10 @@ func runServe(ctx context.Context, opts *serveOptions, settings *settled, store 
 	}
 	return errors.Join(serve(ctx, *opts, store, recorder, log), recorder.Close(), log.Close())
 }
+
+// ignoreBrokenPipes is for processes that have to go on when the reader of stderr goes away. Without
+// it the next record would end them.
+func ignoreBrokenPipes() { signal.Ignore(syscall.SIGPIPE) }
 
 // stopOn sends SIGTERM to this process at the first SIGHUP, so that a server whose terminal is
 // closed drains. Then the shell and the kernel may each send one, so others have no effect.
