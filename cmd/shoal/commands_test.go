@@ -303,6 +303,13 @@ func TestWrongUsageIsAnsweredWithWhatWasMeant(t *testing.T) {
 		"ls -i smoke":                    `--protocol: "smoke" is not valid: expected one of http, grpc`,
 		"explain m -i grpc":              "explain needs HTTP: leave out -i grpc",
 		"doctor --http-port x":           `--http-port: "x" is not valid: expected a whole number`,
+		"infer m --timeout 5":            `--timeout: "5" is not valid: expected a time with its unit, such as 500ms, 10s or 1h`,
+		"infer m --seed -1":              `--seed: "-1" is not valid: expected a whole number that is not negative`,
+		"infer m --classes":              "--classes needs a value: expected a whole number that is not negative",
+		"bench m --percentile high":      `--percentile: "high" is not valid: expected a number`,
+		"rollout start m 2 --steps few":  `--steps: "few" is not valid: expected whole numbers that are not negative, such as 1,10,50,100`,
+		"keys create --role boss":        `--role: "boss" is not valid: expected one of infer, read, admin`,
+		"serve m --node-label a":         `--node-label: "a" is not valid: expected KEY=VALUE`,
 	} {
 		if text, status := shoal(t, strings.Fields(args)...); status != exitMisuse || !strings.Contains(text, want) || strings.Contains(text, "expected nothing") {
 			t.Errorf("shoal %s: status %d, %swant %s", args, status, text, want)

@@ -133,18 +133,31 @@ func expects(v pflag.Value) string {
 	switch v := v.(type) {
 	case *choice:
 		return "one of " + strings.Join(v.of, ", ")
-	case pflag.SliceValue:
-		return "a string, or a list of strings"
+	case *roleFlag:
+		return "one of " + strings.ReplaceAll(v.Type(), "|", ", ")
 	}
 	switch v.Type() {
 	case "bool", "true|false":
 		return "true or false"
 	case "int", "int64":
 		return "a whole number"
+	case "uint", "uint64":
+		return "a whole number that is not negative"
+	case "uintSlice":
+		return "whole numbers that are not negative, such as 1,10,50,100"
+	case "float64":
+		return "a number"
+	case "duration":
+		return "a time with its unit, such as 500ms, 10s or 1h"
+	case "stringToString":
+		return "KEY=VALUE"
 	case "size":
 		return "a number of bytes, such as 16GiB"
 	case "regexp":
 		return "a regular expression, such as ^x-"
+	}
+	if _, ok := v.(pflag.SliceValue); ok {
+		return "a string, or a list of strings"
 	}
 	return "a string"
 }
