@@ -9,9 +9,11 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -85,23 +87,39 @@ func Look(ctx context.Context, opts Options) Facts {
 	return f
 }
 
-// interpreters are the results of checking interpreters, by path.
-type interpreters map[string]error
+// interpreters are the errors of running code, by interpreter and code.
+type interpreters map[[2]string]error
 
-// check returns an error if the worker of a model could not start.
+// check returns an error if the worker of a model could not start, or lacks the library that runs
+// the model's file.
 func (all interpreters) check(ctx context.Context, m *repository.Inspection) error {
 	path, err := python.Interpreter(m.Config, m.Dir)
 	if err != nil {
 		return err
 	}
-	if _, ok := all[path]; !ok {
-		all[path] = nil
-		if out, err := exec.CommandContext(ctx, path, "-c", "import numpy").CombinedOutput(); err != nil {
+	if err := all.run(ctx, path, "import numpy"); err != nil {
+		return fmt.Errorf("%s has no numpy (%w): run 'python3 -m venv venv && venv/bin/pip install numpy' next to the model's files, or configure another interpreter", path, err)
+	}
+	library, ok := python.LibraryOf(m.File)
+	// It is not imported, which may take seconds.
+	if ok && all.run(ctx, path, fmt.Sprintf("import importlib.util, sys; sys.exit(not importlib.util.find_spec(%q))", library.Module)) != nil {
+		return fmt.Errorf("%s needs %s, which %s does not have: install it with %s -m pip install %s; a model that is exported to ONNX needs no library",
+			filepath.Base(m.File), library.Package, path, path, library.Package)
+	}
+	return nil
+}
+
+// run runs code once. An error is the last line that the interpreter wrote.
+func (all interpreters) run(ctx context.Context, path, code string) error {
+	key := [2]string{path, code}
+	if _, ok := all[key]; !ok {
+		all[key] = nil
+		if out, err := exec.CommandContext(ctx, path, "-c", code).CombinedOutput(); err != nil {
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-			all[path] = fmt.Errorf("%s has no numpy (%s): run 'python3 -m venv venv && venv/bin/pip install numpy' next to the model's files, or configure another interpreter", path, cmp.Or(lines[len(lines)-1], err.Error()))
+			all[key] = errors.New(cmp.Or(lines[len(lines)-1], err.Error()))
 		}
 	}
-	return all[path]
+	return all[key]
 }
 
 func openLibrary(path string) (l Library) {

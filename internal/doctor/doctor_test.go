@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -134,5 +137,40 @@ func TestThePortsAreTriedThatTheServerWouldOpen(t *testing.T) {
 	f := Look(t.Context(), Options{Ports: []Port{{Protocol: "http", Address: taken.Addr().String()}, {Protocol: "grpc", Address: "127.0.0.1:0"}}})
 	if len(f.Ports) != 2 || f.Ports[0].Err == nil || f.Ports[1].Err != nil {
 		t.Errorf("found %+v", f.Ports)
+	}
+}
+
+func TestAModelWhoseLibraryIsMissingCannotRun(t *testing.T) {
+	dir := t.TempDir()
+	bare := filepath.Join(t.TempDir(), "python") // has numpy and nothing else
+	if err := os.WriteFile(bare, []byte("#!/bin/sh\ntest \"$2\" = 'import numpy'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf("parameters { key: \"python\" value { string_value: %q } }\n", bare)
+	wants := map[string]string{} // the errors
+	for _, m := range [][3]string{
+		{"code", "model.py", ""},
+		{"fitted", "model.joblib", "scikit-learn"},
+		{"pickled", "model.pkl", "scikit-learn"},
+		{"trees", "model.ubj", "xgboost"},
+		{"traced", "model.pt", "torch"},
+	} {
+		name, file, library := m[0], m[1], m[2]
+		path := filepath.Join(dir, name, "1", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644), os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if library != "" {
+			wants[name] = fmt.Sprintf("%s needs %s, which %s does not have: install it with %s -m pip install %s; a model that is exported to ONNX needs no library", file, library, bare, bare, library)
+		}
+	}
+	f := Look(t.Context(), Options{Paths: []string{dir}, Inspect: repository.InspectOptions{Backends: []string{python.Name}}})
+	if len(f.Models) != 5 {
+		t.Fatalf("found %+v", f.Models)
+	}
+	for _, m := range f.Models {
+		if got := fmt.Sprint(m.Err); got != cmp.Or(wants[m.Name], "<nil>") {
+			t.Errorf("%s: %s", m.Name, got)
+		}
 	}
 }

@@ -169,6 +169,9 @@ func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
 		if file == "model.pt" { // with the backend name of Triton configurations
 			f.src.Config.Backend, f.src.Config.Proto.DefaultModelFilename = TorchName, ""
 		}
+		if l, _ := LibraryOf(file); l.Package != library {
+			t.Errorf("%s needs %q, and its worker %s", file, l.Package, library)
+		}
 		_, err := f.engine.Load(t.Context(), f.src)
 		if want := file + " needs " + library + ", which "; err == nil || !strings.HasPrefix(err.Error(), want) ||
 			!strings.HasSuffix(err.Error(), " -m pip install "+library+"; a model that is exported to ONNX needs no library") {

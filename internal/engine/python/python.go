@@ -45,6 +45,23 @@ const TorchName = "pytorch"
 // extensions are the file name extensions that a worker can run.
 var extensions = []string{".py", ".joblib", ".pkl", ".ubj", ".json", ".bst", ".pt"}
 
+// A Library is what a worker imports to run a model's file.
+type Library struct{ Module, Package string }
+
+// LibraryOf returns the library that runs a file, as shoal_files.py has it. It returns false for
+// code, which imports what it likes.
+func LibraryOf(file string) (Library, bool) {
+	switch filepath.Ext(file) {
+	case ".joblib", ".pkl":
+		return Library{"joblib", "scikit-learn"}, true
+	case ".ubj", ".json", ".bst":
+		return Library{"xgboost", "xgboost"}, true
+	case ".pt":
+		return Library{"torch", "torch"}, true
+	}
+	return Library{}, false
+}
+
 // Options configure an Engine. The zero value is usable.
 type Options struct {
 	// Cores is the number of cores that the workers of one model share. It limits the threads
