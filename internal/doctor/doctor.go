@@ -84,6 +84,9 @@ func Look(ctx context.Context, opts Options) Facts {
 			m.Err = workers.check(ctx, m)
 		}
 	}
+	repository.InspectMembers(f.Models, func(m *repository.Inspection) bool {
+		return m.Err != nil || m.Backend == onnx.Name && f.Library.Err != nil
+	})
 	return f
 }
 

@@ -174,3 +174,44 @@ func TestAModelWhoseLibraryIsMissingCannotRun(t *testing.T) {
 		}
 	}
 }
+
+func TestAnEnsembleCannotRunWithoutWhatItsMembersNeed(t *testing.T) {
+	dir := t.TempDir()
+	const tensors = `input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } `
+	of := func(member string) string {
+		return `platform: "ensemble" ` + tensors + fmt.Sprintf(`ensemble_scheduling { step { model_name: %q model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }`, member)
+	}
+	for path, text := range map[string]string{
+		"python":              "#!/bin/sh\nexit 1\n", // has no numpy
+		"code/1/model.py":     "",
+		"code/config.pbtxt":   fmt.Sprintf(`parameters { key: "python" value { string_value: %q } } `, filepath.Join(dir, "python")) + tensors,
+		"net/1/model.onnx":    "",
+		"net/config.pbtxt":    tensors,
+		"works/1/none":        "",
+		"works/config.pbtxt":  `backend: "simulated" ` + tensors,
+		"ofcode/1/none":       "",
+		"ofcode/config.pbtxt": of("code"),
+		"ofnet/1/none":        "",
+		"ofnet/config.pbtxt":  of("net"),
+		"outer/1/none":        "",
+		"outer/config.pbtxt":  of("ofnet"),
+		"good/1/none":         "",
+		"good/config.pbtxt":   of("works"),
+	} {
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := Look(t.Context(), Options{Paths: []string{dir}, Inspect: repository.InspectOptions{Backends: []string{onnx.Name, python.Name, "ensemble", "simulated"}}, Library: "no/such/library"})
+	member := map[string]string{"ofcode": "code", "ofnet": "net", "outer": "ofnet"} // that cannot be loaded
+	for _, m := range f.Models {
+		got := fmt.Sprint(m.Err)
+		if want := member[m.Name]; m.Backend == "ensemble" && (want == "" && m.Err != nil || want != "" && !strings.HasSuffix(got, fmt.Sprintf("model %q is a step of the ensemble, and it cannot be loaded", want))) {
+			t.Errorf("%s: %s", m.Name, got)
+		}
+	}
+	if text := Summary(f.Judge()); text != "7 models: 2 unchanged, 0 with a difference, 5 cannot run" {
+		t.Error(text)
+	}
+}

@@ -38,19 +38,20 @@ func Inspect(paths []string, opts InspectOptions) ([]Inspection, error) {
 	for _, name := range slices.Sorted(maps.Keys(models)) {
 		all = append(all, inspect(models[name], opts))
 	}
-	inspectMembers(all)
+	InspectMembers(all, func(m *Inspection) bool { return m.Err != nil })
 	return all, err
 }
 
-// inspectMembers sets the errors of ensembles whose members are missing or have errors, from
-// the inside out. Whether the tensors of members fit together is known when they are loaded.
-func inspectMembers(all []Inspection) {
-	broken := func(name string) (reason string) {
+// InspectMembers sets the errors of ensembles whose members are missing or broken, from the inside
+// out; broken is true at least for those with an error. Whether the tensors of members fit together
+// is known when they are loaded.
+func InspectMembers(all []Inspection, broken func(*Inspection) bool) {
+	problem := func(name string) (reason string) {
 		i := slices.IndexFunc(all, func(m Inspection) bool { return m.Name == name })
 		switch {
 		case i < 0:
 			return "the repository does not contain it"
-		case all[i].Err != nil:
+		case broken(&all[i]):
 			return "it cannot be loaded"
 		}
 		return ""
@@ -64,7 +65,7 @@ func inspectMembers(all []Inspection) {
 			}
 			for k := range m.Config.Steps {
 				s := &m.Config.Steps[k]
-				if reason := broken(s.Model); reason != "" {
+				if reason := problem(s.Model); reason != "" {
 					m.Err, changed = m.Config.Invalid(s.Field("model_name"), "model %q is a step of the ensemble, and %s", s.Model, reason), true
 					break
 				}
