@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
@@ -126,6 +128,51 @@ func TestCommandsSayWhatIsWrongWithTheModel(t *testing.T) {
 				t.Errorf("%v: status %d, %swant %s", command, status, text, want)
 			}
 		}
+	}
+}
+
+func TestVersionsThatWereUnloadedAreNotToBlame(t *testing.T) {
+	const gone, broken = "unloaded", "its file is damaged"
+	backend := kservetest.New(t)
+	backend.Entries = []catalog.IndexEntry{
+		{Name: "left", Version: "1", State: "UNAVAILABLE", Reason: gone},
+		{Name: "never"},
+		{Name: "replaced", Version: "1", State: "UNAVAILABLE", Reason: gone},
+		{Name: "replaced", Version: "2", State: "READY"},
+		{Name: "worse", Version: "1", State: "UNAVAILABLE", Reason: gone},
+		{Name: "worse", Version: "2", State: "UNAVAILABLE", Reason: broken},
+		{Name: "falls back", Version: "1", State: "READY"},
+		{Name: "falls back", Version: "2", State: "UNAVAILABLE", Reason: broken},
+	}
+	full := errors.New("the server answered: the queue is full")
+	var index []client.IndexEntry
+	for _, e := range backend.Entries {
+		index = append(index, client.IndexEntry{Model: e.Name, Version: e.Version, State: e.State, Reason: e.Reason})
+	}
+	for _, tt := range []struct{ model, version, want string }{
+		{"left", "", `model "left" is not loaded; load it with "shoal load left"`},
+		{"left", "1", `version 1 of model "left" is not loaded; "shoal ls" lists the versions that are`},
+		{"never", "", `model "never" is not loaded; load it with "shoal load never"`},
+		{"never", "1", `model "never" is not loaded; load it with "shoal load never"`},
+		{"replaced", "", full.Error()},
+		{"replaced", "1", `version 1 of model "replaced" is not loaded; "shoal ls" lists the versions that are`},
+		{"replaced", "2", full.Error()},
+		{"replaced", "3", `model "replaced" has no version 3; it has 1, 2`},
+		{"worse", "", `model "worse" is not ready: version 2 is UNAVAILABLE: its file is damaged; fix it, and load it again, with "shoal load worse" if the server allows it`},
+		{"falls back", "", full.Error()},
+		{"falls back", "2", `model "falls back" is not ready: version 2 is UNAVAILABLE: its file is damaged; fix it, and load it again, with "shoal load falls back" if the server allows it`},
+	} {
+		if err := missing(index, tt.model, tt.version, full); err.Error() != tt.want {
+			t.Errorf("%s %s: %v\nwant %s", tt.model, tt.version, err, tt.want)
+		}
+	}
+
+	backend.Entries = backend.Entries[:4]
+	backend.NotReady.Store(true)
+	server := httptest.NewServer(kservehttp.New(backend, backend, backend, kservehttp.Options{}))
+	defer server.Close()
+	if text, status := shoal(t, "health", "-u", server.URL); status != exitFailed || !strings.Contains(text, "the server is not ready: it is starting or stopping; try again") {
+		t.Errorf("status %d: %s", status, text)
 	}
 }
 

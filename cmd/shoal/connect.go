@@ -279,11 +279,14 @@ func (r *remote) notAnswered(e *client.Error, timeout time.Duration) error {
 	return fmt.Errorf("%s: %w", r.address, e)
 }
 
-// missing returns why a model is not served, from the server's index. otherwise is the
-// error of a model that the index reports as ready.
+// missing returns why a model is not served, from the server's index: the named version, or all of
+// them if version is "". otherwise is the error of a model that the index reports as ready.
 func missing(index []client.IndexEntry, model, version string, otherwise error) error {
 	var names, versions []string
-	for _, e := range index {
+	var why error
+	gone := false // why is that of a version that is not loaded: another one may say more
+	for i := range index {
+		e := &index[i]
 		if !slices.Contains(names, e.Model) {
 			names = append(names, e.Model)
 		}
@@ -292,18 +295,16 @@ func missing(index []client.IndexEntry, model, version string, otherwise error) 
 		}
 		versions = append(versions, e.Version)
 		switch {
-		case version != "" && e.Version != version:
-		case e.State == "":
-			return fmt.Errorf(`model %q is not loaded; load it with "shoal load %s"`, model, model)
-		case e.State == "LOADING":
-			return fmt.Errorf(`model %q is still loading; wait until "shoal health %s" succeeds, and try again`, model, model)
-		case e.State == "UNLOADING":
-			return fmt.Errorf(`model %q is being unloaded; load it again with "shoal load %s" if the server allows it`, model, model)
-		case e.State != "READY":
-			return fmt.Errorf(`model %q is not ready: version %s is %s: %s; fix it, and load it again, with "shoal load %s" if the server allows it`, model, e.Version, e.State, strings.TrimRight(e.Reason, "; \n"), model)
+		case version != "" && e.Version != version && e.Version != "": // that of a model that was never loaded
+		case e.State == "READY":
+			return otherwise
+		case why == nil || gone:
+			why, gone = notReady(e, version), notLoaded(e)
 		}
 	}
 	switch {
+	case why != nil:
+		return why
 	case len(names) == 0:
 		return fmt.Errorf("there is no model %q: the server has no models", model)
 	case len(versions) == 0:
@@ -312,10 +313,29 @@ func missing(index []client.IndexEntry, model, version string, otherwise error) 
 			hint = fmt.Sprintf("did you mean %q?", name)
 		}
 		return fmt.Errorf("there is no model %q; %s", model, hint)
-	case version != "" && !slices.Contains(versions, version):
-		return fmt.Errorf("model %q has no version %s; it has %s", model, version, strings.Join(versions, ", "))
 	}
-	return otherwise
+	return fmt.Errorf("model %q has no version %s; it has %s", model, version, strings.Join(versions, ", "))
+}
+
+// notLoaded reports whether a version was never loaded, or was unloaded, in which case servers say so
+// in the reason.
+func notLoaded(e *client.IndexEntry) bool {
+	return e.State == "" || e.State == "UNAVAILABLE" && e.Reason == "unloaded"
+}
+
+// notReady returns why a version is not ready. version is "" if any other would do.
+func notReady(e *client.IndexEntry, version string) error {
+	switch {
+	case notLoaded(e) && version != "" && e.Version != "":
+		return fmt.Errorf(`version %s of model %q is not loaded; "shoal ls" lists the versions that are`, version, e.Model)
+	case notLoaded(e):
+		return fmt.Errorf(`model %q is not loaded; load it with "shoal load %s"`, e.Model, e.Model)
+	case e.State == "LOADING":
+		return fmt.Errorf(`model %q is still loading; wait until "shoal health %s" succeeds, and try again`, e.Model, e.Model)
+	case e.State == "UNLOADING":
+		return fmt.Errorf(`model %q is being unloaded; load it again with "shoal load %s" if the server allows it`, e.Model, e.Model)
+	}
+	return fmt.Errorf(`model %q is not ready: version %s is %s: %s; fix it, and load it again, with "shoal load %s" if the server allows it`, e.Model, e.Version, e.State, strings.TrimRight(e.Reason, "; \n"), e.Model)
 }
 
 // completeModels completes the names of the models of the server that the flags name.

@@ -340,7 +340,7 @@ func health(ctx context.Context, c *client.Client, model string, live bool) (str
 		return "", missing(index, model, "", fmt.Errorf("model %q is not ready", model))
 	}
 	for _, e := range index {
-		if e.State != "READY" && e.State != "" {
+		if e.State != "READY" && !notLoaded(&e) {
 			return "", fmt.Errorf(`the server is not ready: model %q is %s: %s; "shoal ls" lists all models`, e.Model, e.State, strings.TrimRight(e.Reason, "; \n"))
 		}
 	}
