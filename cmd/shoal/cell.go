@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -107,6 +108,12 @@ func (o *cellOptions) defineAccess(f *pflag.FlagSet) {
 func (o *cellOptions) check() error {
 	if (o.envoyTLS.Cert == "") != (o.envoyTLS.Key == "") || o.envoyTLS.Cert != "" && o.envoyTLS.CA == "" {
 		return errors.New("--envoy-cert needs --envoy-cert-key and --envoy-ca")
+	}
+	if u, err := url.Parse(o.follow); o.follow != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("--follow: %q is not valid: expected a URL, such as http://10.0.0.1:8090", o.follow)
+	}
+	if o.requestTimeout < 0 { // Envoys would refuse all routes
+		return fmt.Errorf("--request-timeout: %v is not valid: expected a time that is not negative", o.requestTimeout)
 	}
 	if err := o.access.check(); err != nil || o.insecure {
 		return err

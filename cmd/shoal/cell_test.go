@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/cell"
@@ -141,5 +142,26 @@ func TestACellOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 	if !signal.Ignored(syscall.SIGPIPE) {
 		t.Error("the cell ends when nothing reads its log any more")
+	}
+}
+
+func TestACellRefusesFlagsThatCannotWork(t *testing.T) {
+	for _, c := range []struct {
+		opts cellOptions
+		want string
+	}{
+		{cellOptions{follow: "http://10.0.0.1:8090"}, ""},
+		{cellOptions{follow: "https://cell.example.org/"}, ""},
+		{cellOptions{follow: "10.0.0.1:8090"}, `--follow: "10.0.0.1:8090" is not valid: expected a URL, such as http://10.0.0.1:8090`},
+		{cellOptions{follow: "cell.example.org:8090"}, `--follow: "cell.example.org:8090" is not valid`},
+		{cellOptions{follow: "http://"}, `--follow: "http://" is not valid`},
+		{cellOptions{requestTimeout: time.Minute}, ""},
+		{cellOptions{requestTimeout: -time.Minute}, "--request-timeout: -1m0s is not valid: expected a time that is not negative"},
+	} {
+		c.opts.address, c.opts.xds = cellAddress, "127.0.0.1:18000"
+		err := c.opts.check()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%q and %v: error %v, want %q", c.opts.follow, c.opts.requestTimeout, err, c.want)
+		}
 	}
 }
