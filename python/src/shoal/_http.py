@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import http.client
 import json
 import math
@@ -13,7 +14,7 @@ import urllib.parse
 from typing import Any, Optional
 
 from . import _errors, _wire
-from ._local import GRACE, Call, Outputs, reset_when_forked
+from ._local import GRACE, MAX_CALLS, Call, Outputs, reset_when_forked
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 
@@ -40,6 +41,12 @@ class HTTP:
     def reset(self) -> None:
         """Drops all connections without closing them: after a fork they belong to the parent process."""
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
+        self._threads = self._new_threads()
+
+    @staticmethod
+    def _new_threads() -> concurrent.futures.Executor:
+        """Returns what runs calls of event loops. It starts threads as calls need them; they end when nothing refers to it, and before the interpreter does."""
+        return concurrent.futures.ThreadPoolExecutor(MAX_CALLS, "shoal-http")
 
     def describe(self, model: str, version: str, timeout: float) -> dict[str, Any]:
         """Returns the metadata of a model, once the server has loaded its models."""
@@ -79,7 +86,7 @@ class HTTP:
         return outputs(body, length)
 
     async def infer_async(self, call: Call) -> Outputs:
-        return await asyncio.to_thread(self.infer, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.infer, call)
 
     def _exchange(
         self, method: str, path: str, body: Optional[list[Any]], headers: dict[str, str], timeout: Optional[float]
@@ -124,7 +131,8 @@ class HTTP:
         return http.client.HTTPConnection(self._host)
 
     def close(self) -> None:
-        """Closes the idle connections."""
+        """Closes the idle connections. Threads end when their calls have returned."""
+        self._threads = self._new_threads()
         while self._idle:
             self._idle.pop().close()
 

@@ -1,0 +1,86 @@
+"""Calls over HTTP to servers that answer as the test says."""
+
+import asyncio
+import contextlib
+import http.server
+import json
+import os
+import threading
+import unittest
+
+import serving
+import shoal
+
+DESCRIPTION = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [-1]}], "outputs": [{"name": "OUT", "datatype": "FP32", "shape": [-1]}]}
+OUTPUT = {"outputs": [{"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}]}
+
+
+@contextlib.contextmanager
+def answering(answer):
+    """Runs a server that describes a model, and answers other requests with the status and the document that answer returns for their path. Yields its URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, document = (200, DESCRIPTION) if self.path == "/v2/models/model" else answer(self.path)
+            body = document if isinstance(document, bytes) else json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = 256
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class OverHTTP(unittest.TestCase):
+    def test_an_event_loop_has_many_calls_in_flight(self):
+        together = threading.Barrier(100)
+
+        def answer(_):
+            try:
+                together.wait(serving.PATIENCE)
+            except threading.BrokenBarrierError:
+                return 500, {"error": f"{together.parties} requests were not in flight at once"}
+            return 200, OUTPUT
+
+        async def many(model):
+            return await asyncio.gather(*[model.forward_async([]) for _ in range(together.parties)])
+
+        with answering(answer) as url:
+            model = shoal.load("model", url=url)
+            self.assertEqual(len(asyncio.run(many(model))), together.parties)
+            model.close()
+            serving.await_(lambda: not any(thread.name.startswith("shoal-http") for thread in threading.enumerate()), "the threads to end")
+
+    def test_a_forked_process_has_threads_of_its_own(self):
+        with answering(lambda _: (200, OUTPUT)) as url:
+            model = shoal.load("model", url=url)
+            asyncio.run(model.forward_async([]))
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    asyncio.run(asyncio.wait_for(model.forward_async([]), serving.PATIENCE))
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            model.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
