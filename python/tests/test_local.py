@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 import unittest
 import unittest.mock
 
@@ -194,6 +195,15 @@ class Calls:
             self.assertEqual(model.forward(texts).ravel().tolist(), want)
         with self.assertRaises(shoal.InvalidError):
             model.forward([["a", "b"], ["c"]])
+
+    def test_strings_are_not_kept_after_their_call(self):
+        model = self.load("strings")
+        model.forward([["a"]])
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        for n in range(8):
+            model.forward([[str(n) * (1 << 20)]])
+        self.assertLess(tracemalloc.get_traced_memory()[0], 1 << 20)
 
     def test_every_type_comes_back(self):
         model = self.load("types")

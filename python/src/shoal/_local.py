@@ -201,9 +201,10 @@ class Connection:
                     views.append(numpy.ndarray((length,), numpy.uint8, block.map, at))
                 else:
                     views.append(numpy.ndarray(one.shape, one.dtype.newbyteorder("="), block.map, at))
-            if len(block.views) > 16:
-                block.views.clear()
-            block.views[plan] = views
+            if plan.strings is None:  # others are for one call, and have its strings
+                if len(block.views) > 16:
+                    block.views.clear()
+                block.views[plan] = views
         for i, to in enumerate(views):
             text = plan.strings[i] if plan.strings else None
             to[...] = call.arrays[i] if text is None else numpy.frombuffer(text, numpy.uint8)
