@@ -81,6 +81,14 @@ class OverHTTP(unittest.TestCase):
             self.assertEqual(os.waitpid(pid, 0)[1], 0)
             model.close()
 
+    def test_what_proxies_answer_for_servers_is_no_defect(self):
+        for status, kind in {408: shoal.DeadlineError, 502: shoal.UnavailableError, 503: shoal.UnavailableError, 504: shoal.DeadlineError}.items():
+            with self.subTest(status), answering(lambda _: (status, b"<html>")) as url:
+                model = shoal.load("model", url=url)
+                self.addCleanup(model.close)
+                with self.assertRaisesRegex(kind, "<html>"):
+                    model.forward([])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -84,10 +84,12 @@ BY_STATUS: dict[int, type[Error]] = {
     401: UnauthenticatedError,
     403: ForbiddenError,
     404: NotFoundError,
+    408: DeadlineError,
     413: InvalidError,
     421: ForbiddenError,
     429: OverloadedError,
     501: UnsupportedError,
+    502: UnavailableError,
     503: UnavailableError,
     504: DeadlineError,
 }
