@@ -89,6 +89,19 @@ class OverHTTP(unittest.TestCase):
                 with self.assertRaisesRegex(kind, "<html>"):
                     model.forward([])
 
+    def test_load_does_not_wait_where_its_credential_is_refused(self):
+        for status, kind in {401: shoal.UnauthenticatedError, 403: shoal.ForbiddenError}.items():
+            asked = []
+
+            def answer(path):
+                asked.append(path)
+                return status, {"error": "no"}
+
+            with self.subTest(status), answering(answer) as url:
+                with self.assertRaisesRegex(kind, "no"):
+                    shoal.load("other", url=url, timeout=serving.PATIENCE)
+                self.assertEqual(asked, ["/v2/models/other"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -54,7 +54,7 @@ class HTTP:
         while True:
             try:
                 _, body = self._exchange("GET", self._path(model, version), None, {}, timeout)
-            except _errors.NotFoundError:
+            except (_errors.NotFoundError, _errors.UnauthenticatedError, _errors.ForbiddenError):
                 raise  # a server that still loads models is unavailable
             except _errors.Error:
                 ready = self._ready(timeout)
