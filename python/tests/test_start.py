@@ -77,6 +77,14 @@ class OnDemand(unittest.TestCase):
         self.assertEqual(len(limited.run({limited.inputs[0].name: rows[:2]})[limited.outputs[0].name]), 2)
         self.assertEqual(len(serving.servers(str(self.folder))), 2)  # with and without the configuration
 
+    def test_the_program_may_be_named_by_a_relative_path(self):
+        models = serving.repository(self.folder / "models")
+        code = f"import shoal; print(shoal.load('echo', repository={str(models)!r}).name)"
+        folder = os.path.relpath(serving.BINARY.parent)
+        for environment in ({"SHOAL_BINARY": os.path.relpath(serving.BINARY)}, {"SHOAL_BINARY": "", "PATH": folder}):
+            self.assertEqual(ask(code, **environment).communicate()[0], "echo\n")
+            self.end()
+
     def test_models_run_in_the_environment_that_has_the_command(self):
         program = self.folder / "program"
         program.write_text("#!/bin/sh\ncommand -v python3\n")

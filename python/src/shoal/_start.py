@@ -24,16 +24,16 @@ from ._local import Connection
 
 
 def binary() -> str:
-    """Returns the path of the server program: SHOAL_BINARY, the one in this package, or the one in PATH."""
+    """Returns the path of the server program: SHOAL_BINARY, the one in this package, or the one in PATH. The server starts in another directory, so the path is absolute."""
     named = os.environ.get("SHOAL_BINARY")
     if named:
-        return named
+        return os.path.abspath(named) if os.sep in named else named  # which is looked for in PATH
     inside = pathlib.Path(__file__).with_name("_server") / "bin" / "shoal"
     if inside.exists():
         return str(inside)
     found = shutil.which("shoal")
     if found and pathlib.Path(found).resolve() != pathlib.Path(sys.argv[0]).resolve():
-        return found
+        return os.path.abspath(found)
     raise _errors.NotFoundError("found no shoal program: this package was installed without it; set SHOAL_BINARY to its path, or add it to PATH")
 
 
