@@ -8,8 +8,11 @@ import os
 import threading
 import unittest
 
+import numpy
+
 import serving
 import shoal
+from shoal import _model
 
 DESCRIPTION = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [-1]}], "outputs": [{"name": "OUT", "datatype": "FP32", "shape": [-1]}]}
 OUTPUT = {"outputs": [{"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}]}
@@ -101,6 +104,21 @@ class OverHTTP(unittest.TestCase):
                 with self.assertRaisesRegex(kind, "no"):
                     shoal.load("other", url=url, timeout=serving.PATIENCE)
                 self.assertEqual(asked, ["/v2/models/other"])
+
+    def test_numbers_in_lists_are_not_changed_by_their_conversion(self):
+        for datatype, right, wrong in (
+            ("UINT8", [255, 0], ([300], [-1], [numpy.int64(300)], [1.5], [1.0], 1.5)),
+            ("INT64", [-(2**63)], ([2**63], [1.7], [[1], [1.7]], [numpy.float32(1.7)], [float("nan")])),
+            ("UINT64", [2**64 - 1, 0], ([2**64], [-1], [2**63, 0.5])),
+            ("BOOL", [True, 0, 1], ([0.5],)),
+            ("FP32", [1, 0.5, True], ([10**400],)),
+        ):
+            tensor = shoal.Tensor("IN", datatype, (-1,))
+            self.assertEqual(_model._array(right, tensor).tolist(), right)
+            self.assertEqual(_model._array([], tensor).tolist(), [])
+            for numbers in wrong:
+                with self.subTest(datatype, numbers=numbers), self.assertRaises(shoal.InvalidError):
+                    _model._array(numbers, tensor)
 
 
 if __name__ == "__main__":

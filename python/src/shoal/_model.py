@@ -110,9 +110,22 @@ def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:
             texts = numpy.asarray(value, object)  # numpy's own types for strings drop zeros at the end
             if all(isinstance(text, (str, bytes)) for text in texts.flat):
                 return texts
-        return numpy.asarray(value, dtype)
-    except (TypeError, ValueError) as e:
+        array = numpy.asarray(value, dtype)
+        if dtype is not None and dtype.kind in "biu":
+            _check_integers(array, value)
+        return array
+    except (TypeError, ValueError, OverflowError) as e:
         raise _errors.InvalidError(f"found {type(value).__name__}, expected an array: {e}") from e
+
+
+def _check_integers(array: Array, value: ArrayLike) -> None:
+    """Raises ValueError if numpy changed numbers of value when it made an array of integers of them. Which of these it refuses itself depends on its version."""
+    given = numpy.asarray(value)
+    # A list with 2**63 and 0 becomes an array of floats, too.
+    if given.dtype.kind == "f" and any(isinstance(one, (float, numpy.floating)) for one in numpy.asarray(value, object).flat):
+        raise ValueError(f"floating-point numbers, and not {array.dtype}")
+    if given.dtype.kind in "iu" and array.dtype.kind in "iu" and (given != array).any():
+        raise ValueError(f"numbers that {array.dtype} does not have")
 
 
 def _one(outputs: Outputs, call: Call) -> Array:
