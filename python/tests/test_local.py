@@ -205,6 +205,31 @@ class Calls:
             model.forward([[str(n) * (1 << 20)]])
         self.assertLess(tracemalloc.get_traced_memory()[0], 1 << 20)
 
+    def test_values_that_cannot_be_sent_are_invalid(self):
+        model = self.load("echo")
+        for priority in (-1, 1 << 64, 0.5, None, "high"):
+            with self.subTest(priority=priority), self.assertRaisesRegex(shoal.InvalidError, "^priority: found"):
+                model.forward(rows(1), priority=priority)
+        model.forward(rows(1), priority=numpy.int64(1))
+        for timeout in (float("inf"), float("nan"), 1e18):
+            with self.subTest(timeout=timeout), self.assertRaisesRegex(shoal.InvalidError, "^timeout: found"):
+                model.forward(rows(1), timeout=timeout)
+        half = "\ud800"  # of a character
+        with self.assertRaisesRegex(shoal.InvalidError, "UTF-8"):
+            self.load("strings").forward([[half]])
+        for name in (half, "echo"):
+            with self.assertRaises(shoal.InvalidError):
+                model.run({name: rows(1)}, [half])
+        with self.assertRaisesRegex(shoal.InvalidError, "UTF-8"):
+            self.load(half)
+
+    def test_a_timeout_that_has_passed_is_a_deadline_error(self):
+        model = self.load("echo")
+        for timeout in (0, -1, -100, float("-inf")):
+            with self.subTest(timeout=timeout), self.assertRaises((shoal.DeadlineError, shoal.LateError)):
+                model.forward(rows(1), timeout=timeout)
+        numpy.testing.assert_array_equal(model.forward(rows(1), timeout=1_000_000), rows(1))
+
     def test_every_type_comes_back(self):
         model = self.load("types")
         names = {"BYTES": "object", "BOOL": "bool", "FP32": "float32", "FP64": "float64"}
@@ -505,6 +530,9 @@ class OverHTTP(Calls, unittest.TestCase):
             shoal.load("echo", url="http://127.0.0.1:1")
         with self.assertRaisesRegex(shoal.InvalidError, "expected one such as http://localhost:8000"):
             shoal.load("echo", url="ftp://host")
+        for url in ("http://host:abc", "http://host:70000", "http://[::1"):
+            with self.assertRaisesRegex(shoal.InvalidError, "expected one such as http://localhost:8000"):
+                shoal.load("echo", url=url)
 
 
 if __name__ == "__main__":

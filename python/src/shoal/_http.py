@@ -23,8 +23,12 @@ class HTTP:
     """The HTTP transport to one server. Each call has a connection of its own while it runs; idle connections are reused."""
 
     def __init__(self, url: str, token: Optional[str] = None, ca: Optional[str] = None, cert: Optional[tuple[str, str]] = None) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # of the port, or of the brackets around an address
+            valid = False
+        if not valid:
             raise _errors.InvalidError(f"url: found {url!r}, expected one such as http://localhost:8000, or unix:/path/of/a/socket")
         self.url, self._host, self._prefix = url, parts.netloc, parts.path.rstrip("/")
         self._header = {"Authorization": f"Bearer {token}"} if token else {}
@@ -75,7 +79,7 @@ class HTTP:
         return True
 
     def _path(self, model: str, version: str) -> str:
-        path = f"{self._prefix}/v2/models/{urllib.parse.quote(model, safe='')}"
+        path = f"{self._prefix}/v2/models/{urllib.parse.quote(_wire.encode(model), safe='')}"
         return f"{path}/versions/{version}" if version else path
 
     def infer(self, call: Call) -> Outputs:

@@ -141,8 +141,8 @@ class Connection:
 
     def describe(self, model: str, version: str = "") -> tuple[int, int, bytes]:
         """Asks for the description of a model. Returns kind, flags and remaining bytes of the response."""
-        name = model.encode()
-        self.send(_wire.MODEL, self.number(), name + version.encode(), len(name))
+        name = _wire.encode(model)
+        self.send(_wire.MODEL, self.number(), name + _wire.encode(version), len(name))
         kind, flags, _, rest, _ = self.receive()
         return kind, flags, rest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import pathlib
 import threading
@@ -17,6 +18,9 @@ from ._http import HTTP
 from ._local import Target, Array, Call, Local, Outputs
 
 ArrayLike = numpy.typing.ArrayLike
+
+# Sockets wait for 24 days at most.
+MAX_TIMEOUT = 1_000_000
 
 
 class Tensor(NamedTuple):
@@ -89,7 +93,7 @@ class Model:
         if target is None:
             names = ", ".join(t.name for t in self.outputs)
             raise _errors.InvalidError(f"model {self.name}: found {len(self.outputs)} outputs, expected one; name one of {names} as output, or use run")
-        return Call(target, [a if isinstance(a, numpy.ndarray) else _array(a, t) for a, t in zip(arrays, self.inputs)], timeout, priority)
+        return _call(target, [a if isinstance(a, numpy.ndarray) else _array(a, t) for a, t in zip(arrays, self.inputs)], timeout, priority)
 
     def _target(self, *outputs: str) -> Target:
         return Target(self.name, self.version, self._names, outputs)
@@ -97,7 +101,16 @@ class Model:
     def _run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str], timeout: Optional[float], priority: int) -> Call:
         known = {t.name: t for t in self.inputs}
         arrays = [_array(a, known.get(name)) for name, a in inputs.items()]
-        return Call(Target(self.name, self.version, tuple(inputs), tuple(outputs)), arrays, timeout, priority)
+        return _call(Target(self.name, self.version, tuple(inputs), tuple(outputs)), arrays, timeout, priority)
+
+
+def _call(target: Target, arrays: list[Array], timeout: Optional[float], priority: int) -> Call:
+    if timeout is not None and not timeout <= MAX_TIMEOUT:  # nan is not
+        raise _errors.InvalidError(f"timeout: found {timeout}, expected at most {MAX_TIMEOUT} seconds, or None")
+    level = operator.index(priority) if hasattr(priority, "__index__") else -1
+    if not 0 <= level < 1 << 64:
+        raise _errors.InvalidError(f"priority: found {priority!r}, expected an integer of at least 0")
+    return Call(target, arrays, None if timeout is None else max(timeout, 0), level)
 
 
 def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:

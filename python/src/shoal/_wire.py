@@ -81,7 +81,7 @@ def to_strings(array: numpy.ndarray[Any, Any]) -> bytes:
     """Encodes the elements of an array of strings or bytes, each preceded by its length."""
     parts = []
     for element in array.flat:
-        b = element if isinstance(element, bytes) else str(element).encode()
+        b = element if isinstance(element, bytes) else encode(str(element))
         parts += [U32.pack(len(b)), b]
     return b"".join(parts)
 
@@ -112,8 +112,16 @@ def from_bytes(code: int, shape: Sequence[int], data: memoryview) -> numpy.ndarr
     return array
 
 
+def encode(s: str) -> bytes:
+    """Returns a string as UTF-8. Raises InvalidError for half of a surrogate pair, which os.fsdecode makes of bytes that are not UTF-8."""
+    try:
+        return s.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidError(f"found the string {s[:100]!a}, expected one that UTF-8 can express: {e.reason}") from e
+
+
 def text(s: str) -> bytes:
-    b = s.encode()
+    b = encode(s)
     return U32.pack(len(b)) + b
 
 
