@@ -120,6 +120,29 @@ class OverHTTP(unittest.TestCase):
                 with self.subTest(datatype, numbers=numbers), self.assertRaises(shoal.InvalidError):
                     _model._array(numbers, tensor)
 
+    def test_an_answer_that_is_not_kserve_is_an_internal_error(self):
+        fine = OUTPUT["outputs"][0]
+        for answer in (
+            b"<html>", b"\xff", {}, [], {"outputs": [{**fine, "datatype": "FP12"}]}, {"outputs": [{**fine, "shape": [3]}]}, {"outputs": [{}]}, {"outputs": [1]},
+            {"outputs": [{**fine, "shape": "x"}]}, {"outputs": [{**fine, "shape": [2], "parameters": {"binary_data_size": 8}}]}, {"outputs": [{**fine, "parameters": 1}]},
+        ):  # fmt: skip
+            with self.subTest(answer), answering(lambda _, answer=answer: (200, answer)) as url:
+                model = shoal.load("model", url=url)
+                self.addCleanup(model.close)
+                with self.assertRaisesRegex(shoal.InternalError, f"^{url}: the response is not valid KServe v2: "):
+                    model.forward([])
+        for answer in (b"<html>", {}, [], {"inputs": []}):
+            with self.subTest(answer), answering(lambda _, answer=answer: (200, answer)) as url:
+                with self.assertRaisesRegex(shoal.InternalError, f"^{url}: the response is not valid KServe v2: "):
+                    shoal.load("other", url=url)
+
+    def test_a_server_without_binary_tensors_is_unsupported(self):
+        with answering(lambda _: (200, {"outputs": [{"name": "OUT", "datatype": "FP32", "shape": [1], "data": [1.5]}]})) as url:
+            model = shoal.load("model", url=url)
+            self.addCleanup(model.close)
+            with self.assertRaisesRegex(shoal.UnsupportedError, "output OUT as JSON"):
+                model.forward([])
+
 
 if __name__ == "__main__":
     unittest.main()

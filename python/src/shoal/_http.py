@@ -9,6 +9,7 @@ import http.client
 import json
 import math
 import ssl
+import struct
 import time
 import urllib.parse
 from typing import Any, Optional
@@ -66,8 +67,11 @@ class HTTP:
                     raise
                 time.sleep(0.1)
                 continue
-            description: dict[str, Any] = json.loads(body)
-            return description
+            try:
+                description = json.loads(body)
+                return {"inputs": description["inputs"], "outputs": description["outputs"]}
+            except (ValueError, LookupError, TypeError) as e:
+                raise malformed(self.url, e) from e
 
     def _ready(self, timeout: float) -> bool:
         try:
@@ -87,7 +91,10 @@ class HTTP:
         size = len(head) + sum(map(len, parts))
         headers = {JSON_LENGTH: str(len(head)), "Content-Length": str(size), "Content-Type": "application/octet-stream"}
         length, body = self._exchange("POST", self._path(call.target.model, call.target.version) + "/infer", [head, *parts], headers, call.timeout)
-        return outputs(body, length)
+        try:
+            return outputs(body, length)
+        except (ValueError, LookupError, TypeError, AttributeError, struct.error) as e:
+            raise malformed(self.url, e) from e
 
     async def infer_async(self, call: Call) -> Outputs:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.infer, call)
@@ -173,10 +180,16 @@ def outputs(body: bytes, length: Optional[str]) -> Outputs:
     data, at = memoryview(body), end
     found = {}
     for one in json.loads(body[:end])["outputs"]:
-        size = one["parameters"]["binary_data_size"]
+        size = one.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            raise _errors.UnsupportedError(f"found the output {one['name']} as JSON, expected binary data: the server lacks the extension for it")
         found[one["name"]] = _wire.from_bytes(_wire.NAMES.index(one["datatype"]), one["shape"], data[at : at + size])
         at += size
     return found
+
+
+def malformed(url: str, error: Exception) -> _errors.InternalError:
+    return _errors.InternalError(f"{url}: the response is not valid KServe v2: {error!r}")
 
 
 def failure(status: int, retry: Optional[str], text: bytes) -> _errors.Error:

@@ -107,7 +107,7 @@ def from_bytes(code: int, shape: Sequence[int], data: memoryview) -> numpy.ndarr
         numbers: numpy.ndarray[Any, Any] = (upper << 16).view(numpy.float32).reshape(shape)
         return numbers
     if len(data) == 0:
-        return numpy.empty(shape, DTYPES[code])
+        return numpy.empty(0, DTYPES[code]).reshape(shape)
     array: numpy.ndarray[Any, Any] = numpy.frombuffer(data, dtype=DTYPES[code]).reshape(shape).copy()
     return array
 
