@@ -92,7 +92,7 @@ func TestARequestIsSentWithAllItsFields(t *testing.T) {
 			Inputs:  []client.Tensor{client.NewTensor("INa", []int32{1, 2}, 1, 2), client.NewStrings("INb", []string{"word"}, 1, 1)},
 			Outputs: []string{"OUTb"},
 			Parameters: map[string]any{
-				"sequence_id": uint32(9), "sequence_start": true, "float": 0.5, "int": -1, "text": "é", "most": uint64(math.MaxUint64), "flag": false,
+				"sequence_id": uint32(9), "sequence_start": true, "float": 0.5, "whole": 1.0, "large": 1e20, "zero": math.Copysign(0, -1), "int": -1, "text": "é", "most": uint64(math.MaxUint64), "flag": false,
 			},
 		}
 		resp, err := c.Infer(t.Context(), req)
@@ -107,9 +107,12 @@ func TestARequestIsSentWithAllItsFields(t *testing.T) {
 		}
 		parameters := map[string]string{}
 		for _, p := range got.Parameters {
-			parameters[p.Name] = fmt.Sprint(p.Value)
+			parameters[p.Name] = fmt.Sprintf("%T %[1]v", p.Value)
 		}
-		want := map[string]string{"float": "0.5", "int": "-1", "text": "é", "most": fmt.Sprint(uint64(math.MaxUint64)), "flag": "false"}
+		want := map[string]string{
+			"float": "float64 0.5", "whole": "float64 1", "large": "float64 1e+20", "zero": "float64 -0",
+			"int": "int64 -1", "text": "string é", "most": fmt.Sprintf("uint64 %d", uint64(math.MaxUint64)), "flag": "bool false",
+		}
 		if !maps.Equal(parameters, want) {
 			t.Errorf("the server received the parameters %v, want %v", parameters, want)
 		}

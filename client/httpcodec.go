@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/shoal-serving/shoal/internal/tensorjson"
 	"github.com/shoal-serving/shoal/tensor"
@@ -37,6 +38,11 @@ func encodeRequest(req *Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	for name, value := range parameters {
+		if f, ok := value.(float64); ok {
+			parameters[name] = floatNumber(f)
+		}
+	}
 	doc := requestDocument{ID: req.ID, Parameters: parameters, Inputs: []inputDocument{}}
 	if len(req.Outputs) == 0 {
 		parameters["binary_data_output"] = true // says nothing of outputs that are listed
@@ -60,6 +66,15 @@ func encodeRequest(req *Request) ([]byte, error) {
 		return nil, invalid("%v", err)
 	}
 	return head, nil
+}
+
+// floatNumber returns a number in JSON that servers do not take for an integer.
+func floatNumber(f float64) json.Number {
+	text := strconv.FormatFloat(f, 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return json.Number(text)
 }
 
 // The JSON part of a response.
