@@ -23,8 +23,9 @@ type Options struct {
 	// Retry says which calls are sent again. The zero Retry sends each call once.
 	Retry Retry
 
-	// MaxResponse is the most bytes of a response. A larger one fails with [TooLarge].
-	// Zero means [DefaultMaxResponse].
+	// MaxResponse is the most bytes of a response. A larger one fails with [TooLarge], an
+	// error over HTTP has its code and the beginning of its text. Zero means
+	// [DefaultMaxResponse].
 	MaxResponse int64
 
 	// TLS encrypts connections, and has the client's certificate if the server asks for one.

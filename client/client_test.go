@@ -443,6 +443,25 @@ func TestAResponseThatIsTooLargeIsAnError(t *testing.T) {
 	})
 }
 
+func TestAnErrorThatIsTooLargeKeepsItsCode(t *testing.T) {
+	for _, protocol := range []string{"HTTP", "gRPC"} {
+		t.Run(protocol, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newBackend(t)
+				calls := 0
+				s.Before = func(context.Context, *infer.Request) error {
+					calls++
+					return &infer.Error{Code: infer.Unavailable, Text: strings.Repeat("busy ", 100), RetryAfter: time.Second}
+				}
+				c := connect(t, s, client.Options{MaxResponse: 200, Retry: client.Retry{Max: 1}})[protocol]
+				if _, err := c.Infer(t.Context(), identity()); !errors.Is(err, client.Unavailable) || !strings.Contains(err.Error(), "busy busy") || calls != 2 {
+					t.Errorf("%d calls, %v", calls, err)
+				}
+			})
+		})
+	}
+}
+
 func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
 	refused := errors.New("connection refused")
 	opts := client.Options{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, refused }}

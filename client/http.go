@@ -119,6 +119,14 @@ func (h *httpTransport) do(ctx context.Context, method, path string, header http
 		return nil, failed(ctx, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		// Whatever its size, it has the code and the time to wait; only its text is cut.
+		body, err := readAll(io.LimitReader(resp.Body, h.maxResponse), resp.ContentLength, h.maxResponse)
+		if err != nil {
+			return nil, failed(ctx, err)
+		}
+		return nil, httpError(resp, body, time.Now())
+	}
 	if resp.ContentLength > h.maxResponse {
 		return nil, h.tooLarge(resp)
 	}
@@ -128,8 +136,6 @@ func (h *httpTransport) do(ctx context.Context, method, path string, header http
 		return nil, h.tooLarge(resp)
 	case err != nil:
 		return nil, failed(ctx, err)
-	case resp.StatusCode != http.StatusOK:
-		return nil, httpError(resp, body, time.Now())
 	}
 	return &answer{header: resp.Header, body: body}, nil
 }
