@@ -223,6 +223,11 @@ class Calls:
         with self.assertRaisesRegex(shoal.InvalidError, "UTF-8"):
             self.load(half)
 
+    def test_load_may_wait_for_ever(self):
+        model = shoal.load("echo", url=self.url, timeout=float("inf"))
+        self.addCleanup(model.close)
+        self.assertEqual(model.name, "echo")
+
     def test_a_timeout_that_has_passed_is_a_deadline_error(self):
         model = self.load("echo")
         for timeout in (0, -1, -100, float("-inf")):

@@ -15,7 +15,7 @@ import urllib.parse
 from typing import Any, Optional
 
 from . import _errors, _wire
-from ._local import GRACE, MAX_CALLS, Call, Outputs, reset_when_forked
+from ._local import GRACE, MAX_CALLS, MAX_TIMEOUT, Call, Outputs, reset_when_forked
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 
@@ -55,7 +55,7 @@ class HTTP:
 
     def describe(self, model: str, version: str, timeout: float) -> dict[str, Any]:
         """Returns the metadata of a model, once the server has loaded its models."""
-        until = time.monotonic() + timeout
+        until, timeout = time.monotonic() + timeout, min(timeout, MAX_TIMEOUT)
         while True:
             try:
                 _, body = self._exchange("GET", self._path(model, version), None, {}, timeout)

@@ -34,6 +34,8 @@ MAX_IDLE = 4
 MAX_CALLS = 128
 # How many seconds after its timeout a call fails if the server has not answered.
 GRACE = 5.0
+# The longest timeout in seconds: a socket can have one of 24 days.
+MAX_TIMEOUT = 1_000_000
 
 
 class Target(NamedTuple):

@@ -15,12 +15,9 @@ import numpy.typing
 
 from . import _errors, _start, _wire
 from ._http import HTTP
-from ._local import Target, Array, Call, Local, Outputs
+from ._local import MAX_TIMEOUT, Target, Array, Call, Local, Outputs
 
 ArrayLike = numpy.typing.ArrayLike
-
-# Sockets wait for 24 days at most.
-MAX_TIMEOUT = 1_000_000
 
 
 class Tensor(NamedTuple):
