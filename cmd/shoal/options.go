@@ -192,7 +192,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	topic(f, "Shutdown")
 
 	f.StringArrayVar(&o.traceConfig, traceFlag, nil, "`setting` of traces, as mode=opentelemetry, level=TIMESTAMPS, rate=N, count=N or opentelemetry,url=URL; may be repeated")
-	f.StringVar(&o.record, "record-arrivals", "", "`file` for a recording of arrivals (time, model, rows, priority); overwritten if it exists")
+	f.StringVar(&o.record, "record-arrivals", "", "`file` for a recording of arrivals (time, model, rows, priority); overwritten if no other server records to it")
 	choiceVar(f, &o.log.format, "log-format", []string{"auto", "text", "json", "default", "ISO8601"}, "auto: short lines for people on a terminal, and text elsewhere; Triton's default and ISO8601 mean text")
 	f.BoolVar(&o.logRequests, "log-requests", false, "log every request in one line, with its id and latency")
 	f.IntVar(&o.log.verbose, "log-verbose", 0, "log details, such as every setting and every request, if greater than 0")

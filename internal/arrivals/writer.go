@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -58,18 +59,35 @@ type file interface {
 
 var errLimit = errors.New("the file has reached its maximum size")
 
-// Create begins a recording. It replaces an existing file. The caller must close the
-// writer.
+// Create begins a recording. It replaces an existing file, unless another process records to
+// it. The caller must close the writer.
 func Create(name string, opts Options) (*Writer, error) {
-	f, err := os.Create(name)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
+	}
+	if err := claim(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
 	w, err := record(f, name, opts)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return w, nil
+}
+
+// claim locks a file until it is closed, and empties it. What is not a regular file may have
+// several writers.
+func claim(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	// Some file systems have no locks, which is no reason not to record.
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return errors.New("another server records to this file; name another one")
+	}
+	return f.Truncate(0)
 }
 
 // record writes the header, so that a file that is not writable is an error immediately,

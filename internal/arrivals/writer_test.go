@@ -101,6 +101,31 @@ func TestWhatIsRecordedCanBeRead(t *testing.T) {
 	}
 }
 
+func TestARecordingIsNotReplacedWhileItIsWritten(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "trace.txt")
+	opts := Options{Log: slog.New(slog.DiscardHandler)}
+	w, err := Create(name, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Note(w.began, "a", 1, 0)
+	if second, err := Create(name, opts); err == nil || !strings.Contains(err.Error(), "trace.txt: another server records to this file") {
+		t.Errorf("a second recording: %v", err)
+		_ = second.Close()
+	}
+	finish(t, w)
+	if got, err := ReadFile(name); err != nil || !slices.Equal(got, []Arrival{{0, "a", 1, 0}}) {
+		t.Errorf("read %+v (%v), want the one arrival", got, err)
+	}
+	if w, err = Create(name, opts); err != nil {
+		t.Fatal(err)
+	}
+	finish(t, w)
+	if got, err := ReadFile(name); err != nil || len(got) > 0 {
+		t.Errorf("read %+v (%v), want a new recording", got, err)
+	}
+}
+
 func TestTheFileIsUpToDateEachSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{room: 1 << 20}
