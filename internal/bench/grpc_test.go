@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -232,6 +233,56 @@ func TestARequestThatFindsItsStreamEndedIsSentOverAnother(t *testing.T) {
 		t.Error(err)
 	}
 	close(echo.sent)
+	s.wait()
+}
+
+// A strictStream takes its second request when its first answer was read.
+type strictStream struct {
+	echoStream
+	second chan struct{} // closed when the second request is being sent
+	read   chan struct{} // closed when the first answer was read
+
+	sent, received int // calls
+}
+
+func (s *strictStream) SendMsg(m any) error {
+	if s.sent++; s.sent == 2 {
+		close(s.second)
+		late := time.NewTimer(5 * time.Second)
+		defer late.Stop()
+		select {
+		case <-s.read:
+		case <-late.C:
+			return errors.New("the first answer was not read while the second request was sent")
+		}
+	}
+	return s.echoStream.SendMsg(m)
+}
+
+func (s *strictStream) RecvMsg(m any) error {
+	switch s.received++; s.received {
+	case 1:
+		<-s.second
+	case 2:
+		close(s.read)
+	}
+	return s.echoStream.RecvMsg(m)
+}
+
+func TestAnswersOfAStreamAreReadWhileRequestsAreSent(t *testing.T) {
+	strict := &strictStream{echoStream: echoStream{sent: make(chan string, 2)}, second: make(chan struct{}), read: make(chan struct{})}
+	conn := &streams{next: []grpc.ClientStream{strict}}
+	var s stream
+	var running sync.WaitGroup
+	for range 2 {
+		running.Go(func() {
+			if err := s.infer(t.Context(), conn, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	close(strict.echoStream.sent)
 	s.wait()
 }
 

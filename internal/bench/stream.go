@@ -20,7 +20,11 @@ import (
 type stream struct {
 	reading sync.WaitGroup // one goroutine for each opened call
 
-	mu   sync.Mutex // guards the following, and sending
+	sending sync.Mutex // held while a request is sent; taken before mu
+
+	// The reader needs mu to go on, and a server may stop reading requests until its answers are
+	// read. So mu is not held while a request is sent.
+	mu   sync.Mutex // guards the following
 	open *openStream
 	sent uint64
 }
@@ -42,9 +46,7 @@ func (s *stream) infer(ctx context.Context, conn grpc.ClientConnInterface, reque
 	case err := <-answered:
 		return err
 	case <-ctx.Done():
-		s.mu.Lock()
-		delete(open.waiting, id)
-		s.mu.Unlock()
+		s.forget(open, id, false)
 		return ctx.Err()
 	}
 }
@@ -55,34 +57,52 @@ var streamDesc = &kservepb.GRPCInferenceService_ServiceDesc.Streams[0]
 // request was sent, it opens another one and tries once more. If ctx ends while the server does
 // not read the request, it ends the stream, because half of a request cannot be taken back.
 func (s *stream) send(ctx context.Context, conn grpc.ClientConnInterface, request mem.BufferSlice) (*openStream, <-chan error, string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sent++
-	head, id := requestID(s.sent)
-	answered := make(chan error, 1)
-	message := append(mem.BufferSlice{mem.SliceBuffer(head)}, request...)
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	for again := false; ; again = true {
 		if err := ctx.Err(); err != nil { // while others were sent
 			return nil, nil, "", err
 		}
-		open, err := s.openLocked(conn)
+		open, answered, head, id, err := s.expect(conn)
 		if err != nil {
 			return nil, nil, "", err
 		}
-		open.waiting[id] = answered
 		stop := context.AfterFunc(ctx, open.cancel)
-		err = open.SendMsg(message)
+		err = open.SendMsg(append(mem.BufferSlice{mem.SliceBuffer(head)}, request...))
 		stop()
-		switch {
-		case err == nil, errors.Is(err, io.EOF) && again: // the reader of the stream reports its error
+		if err == nil || errors.Is(err, io.EOF) && again { // the reader of the stream reports its error
 			return open, answered, id, nil
-		case errors.Is(err, io.EOF):
-			delete(open.waiting, id)
-			s.open = nil
-		default:
-			delete(open.waiting, id)
+		}
+		s.forget(open, id, errors.Is(err, io.EOF))
+		if !errors.Is(err, io.EOF) {
 			return nil, nil, "", err
 		}
+	}
+}
+
+// expect returns the open stream, which now waits for an answer to a new id, and that id with its
+// encoding.
+func (s *stream) expect(conn grpc.ClientConnInterface) (open *openStream, answered <-chan error, head []byte, id string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if open, err = s.openLocked(conn); err != nil {
+		return nil, nil, nil, "", err
+	}
+	s.sent++
+	head, id = requestID(s.sent)
+	waits := make(chan error, 1)
+	open.waiting[id] = waits
+	return open, waits, head, id, nil
+}
+
+// forget stops waiting for an answer, and if the stream has ended lets the next request open
+// another one.
+func (s *stream) forget(open *openStream, id string, ended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(open.waiting, id)
+	if ended && s.open == open {
+		s.open = nil
 	}
 }
 
