@@ -427,9 +427,12 @@ func (d *driver) openSender() (send sender, end func(context.Context)) {
 		}
 	}
 	return send, func(ctx context.Context) {
+		var ending sync.WaitGroup // all at once, as a server that does not answer costs each its time limit
 		for range d.sequencer.Number {
-			(<-free).end(ctx)
+			f := <-free
+			ending.Go(func() { f.end(ctx) })
 		}
+		ending.Wait()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 )
 
 // Sequences says how requests to a model with sequences are put into sequences. Each request
@@ -97,7 +98,8 @@ func (f *flow) start() {
 }
 
 // infer sends the next request. A sequence in which a request fails is given up, because the
-// server may have ended it.
+// server may have ended it. One whose request was taken back is still open: what the server did
+// with that is unknown.
 func (f *flow) infer(ctx context.Context, request int) error {
 	step := Step{Start: !f.open}
 	if !f.open {
@@ -106,7 +108,7 @@ func (f *flow) infer(ctx context.Context, request int) error {
 	f.left--
 	step.ID, step.End = f.id, f.left == 0
 	err := f.caller.InferStep(ctx, request, step)
-	if f.open = err == nil && !step.End; !f.open {
+	if f.open = err == nil && !step.End || ctx.Err() != nil; !f.open {
 		f.free()
 	}
 	return err
@@ -119,9 +121,15 @@ func (f *flow) free() {
 	delete(f.inUse, f.id)
 }
 
-// end ends the current sequence with a last request, so that the server frees its slot.
+// endTimeout is the time limit of a request that ends a sequence.
+const endTimeout = 5 * time.Second
+
+// end ends the current sequence with a last request, so that the server frees its slot. It does so
+// even if ctx has ended.
 func (f *flow) end(ctx context.Context) {
 	if f.open {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		defer cancel()
 		_ = f.caller.InferStep(ctx, 0, Step{ID: f.id, End: true}) // it is not measured
 		f.open = false
 		f.free()

@@ -42,7 +42,7 @@ func (s *steps) InferStep(ctx context.Context, request int, step Step) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight[step.ID] = false
-	if step.End {
+	if step.End && err == nil {
 		s.lengths = append(s.lengths, s.live[step.ID])
 		delete(s.live, step.ID)
 	}
@@ -52,12 +52,18 @@ func (s *steps) InferStep(ctx context.Context, request int, step Step) error {
 // runSequences measures a load with a model that has sequences.
 func runSequences(t *testing.T, s *steps, seq Sequences, l Load) Level {
 	t.Helper()
+	return runSequencesUntil(t.Context(), t, s, seq, l)
+}
+
+// runSequencesUntil is runSequences of a user who interrupts the load when ctx ends.
+func runSequencesUntil(ctx context.Context, t *testing.T, s *steps, seq Sequences, l Load) Level {
+	t.Helper()
 	p := pacer.NewPortable()
 	defer p.Close()
 	s.began, s.t, s.live, s.inFlight = time.Now(), t, map[uint64]int{}, map[uint64]bool{}
 	b := &Bench{Targets: []Target{{Model: "m", Caller: s, Rows: []int{1}, Sequences: &seq}}, Pacer: p, Interval: time.Second, Rule: Rule{Percent: 10}}
 	var levels []Level
-	if err := b.Run(t.Context(), []Load{l}, func(l Level) { levels = append(levels, l) }); err != nil {
+	if err := b.Run(ctx, []Load{l}, func(l Level) { levels = append(levels, l) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.live) != 0 {
@@ -92,6 +98,20 @@ func TestRequestsOfAnOpenLoopShareTheSequences(t *testing.T) {
 			t.Errorf("a mean latency of %v, want that requests which wait for their sequence are late", got)
 		}
 	})
+}
+
+func TestSequencesOfALoadThatIsInterruptedAreEnded(t *testing.T) {
+	for _, l := range []Load{{Concurrency: 3}, {Rate: 100}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &steps{fake: fake{answer: always(30 * time.Millisecond)}}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second+5*time.Millisecond)
+			defer cancel()
+			level := runSequencesUntil(ctx, t, s, Sequences{Length: 100, Number: 3}, l)
+			if !level.Interrupted || s.most != 3 {
+				t.Errorf("%v: interrupted %t, %d sequences at the same time, want 3", l, level.Interrupted, s.most)
+			}
+		})
+	}
 }
 
 func TestASequenceThatFailsIsGivenUp(t *testing.T) {
