@@ -118,6 +118,9 @@ func (m Model) Fill(d Data) ([]tensor.Tensor, error) {
 func (m Model) shape(in Input, given []int64) ([]int64, error) {
 	own := in.Shape
 	if m.batched() {
+		if len(own) == 0 {
+			return nil, fmt.Errorf("input %q has no dimensions, so it cannot have rows, and the server says that requests of model %q have up to %d", in.Name, m.Name, m.MaxBatch)
+		}
 		own = own[1:]
 	}
 	return in.settle(own, given)

@@ -67,6 +67,7 @@ func TestInputsThatCannotBeFilledAreToldWhy(t *testing.T) {
 		{"too many rows", Model{Name: "m", Inputs: in, MaxBatch: 4}, Data{Rows: 5}, `model "m" takes up to 4 rows per request, not 5`},
 		{"no rows", Model{Name: "m", Inputs: in, MaxBatch: 0}, Data{Rows: 2}, `has no batch dimension`},
 		{"any size", Model{Name: "m", Inputs: in, MaxBatch: 4}, Data{}, `input "x" has the variable shape [-1 3]: set it with --shape x:…`},
+		{"no dimension for rows", Model{Name: "m", Inputs: []Input{{"x", tensor.FP32, nil}}, MaxBatch: 4}, Data{}, `input "x" has no dimensions, so it cannot have rows, and the server says that requests of model "m" have up to 4`},
 		{"another input", Model{Name: "m", Inputs: in, MaxBatch: 4}, Data{Shapes: map[string][]int64{"y": {1}}}, `cannot set the shape of "y": model "m" has the inputs "x"`},
 		{"another shape", Model{Name: "m", Inputs: in, MaxBatch: 4}, Data{Shapes: map[string][]int64{"x": {7, 4}}}, `is [7 4], but the model requires [-1 3]`},
 		{"with the rows", Model{Name: "m", Inputs: in, MaxBatch: 4}, Data{Shapes: map[string][]int64{"x": {1, 7, 3}}}, `is [1 7 3], but the model requires [-1 3] (both without the batch dimension)`},
