@@ -47,6 +47,21 @@ func (f *fake) Statistics(context.Context) (Statistics, error) {
 	return Statistics{Requests: n, Total: 3 * time.Duration(n)}, nil
 }
 
+// reloaded is a fake whose statistics begin again after a time.
+type reloaded struct {
+	*fake
+	after time.Duration
+}
+
+func (r reloaded) Statistics(ctx context.Context) (Statistics, error) {
+	s, err := r.fake.Statistics(ctx)
+	if n := int(r.after.Milliseconds()); s.Requests > n {
+		s.Requests -= n
+		s.Total -= 3 * time.Duration(n)
+	}
+	return s, err
+}
+
 func always(takes time.Duration) func(time.Duration) (time.Duration, error) {
 	return func(time.Duration) (time.Duration, error) { return takes, nil }
 }
@@ -98,6 +113,22 @@ func TestAClosedLoopKeepsItsRequestsWaiting(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 	})
+}
+
+func TestAServerWhoseStatisticsBeginAgainHasNone(t *testing.T) {
+	for _, after := range []time.Duration{1500 * time.Millisecond, 2500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{began: time.Now(), answer: always(10 * time.Millisecond)}
+			b := Bench{Interval: interval, Rule: Rule{Percent: 1}, Targets: []Target{{Model: "m", Caller: reloaded{f, after}, Rows: []int{1}}}}
+			levels, err := runTargets(t.Context(), b, Load{Concurrency: 1})
+			if err != nil || len(levels) != 1 {
+				t.Fatal(levels, err)
+			}
+			if l := levels[0]; l.Server != nil || !strings.HasPrefix(l.ServerError, "they began again") || l.Client.Requests != 300 {
+				t.Errorf("after %v: %+v, %q", after, l.Server, l.ServerError)
+			}
+		})
+	}
 }
 
 // near reports whether two seconds are the same to the digits that are kept.

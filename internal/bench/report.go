@@ -141,6 +141,12 @@ func (b *Bench) level(l Load, d *driver, interrupted bool) Level {
 		level.ServerError = err.Error()
 		return level
 	}
+	for _, w := range reported {
+		if w.before.err == nil && w.after.err == nil && w.after.restarted(w.before.Statistics) {
+			level.ServerError = "they began again during the load, as after a reload of the model"
+			return level
+		}
+	}
 	meanwhile := after.Since(before.Statistics)
 	level.Server = &meanwhile
 	return level

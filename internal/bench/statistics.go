@@ -23,7 +23,7 @@ type Statistics struct {
 	Closed map[string]int `json:"close_reasons,omitempty"`
 }
 
-// Since returns the difference to earlier statistics.
+// Since returns the difference to earlier statistics, after which they must not have begun again.
 func (s Statistics) Since(earlier Statistics) Statistics {
 	return Statistics{
 		Inferences: s.Inferences - earlier.Inferences,
@@ -37,6 +37,11 @@ func (s Statistics) Since(earlier Statistics) Statistics {
 		BatchSizes: since(s.BatchSizes, earlier.BatchSizes),
 		Closed:     since(s.Closed, earlier.Closed),
 	}
+}
+
+// restarted reports whether statistics began again after earlier ones, as when a model is reloaded.
+func (s Statistics) restarted(earlier Statistics) bool {
+	return s.Inferences < earlier.Inferences || s.Executions < earlier.Executions || s.Requests < earlier.Requests || s.Total < earlier.Total
 }
 
 // since returns the counts that have increased, and by how much.
