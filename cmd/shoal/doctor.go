@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/doctor"
+	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/repository"
 )
 
@@ -32,10 +33,11 @@ and paths that the server would use.`,
 		Example: `  shoal doctor models
   shoal doctor models --http-port 9000 --json`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			if _, _, err := opts.configure(cmd.Flags(), paths); err != nil {
+			_, store, err := opts.configure(cmd.Flags(), paths)
+			if err != nil {
 				return err
 			}
-			facts := doctor.Look(cmd.Context(), opts.examination())
+			facts := doctor.Look(cmd.Context(), opts.examination(store))
 			return report(cmd.OutOrStdout(), facts.Judge(), asJSON)
 		},
 	}
@@ -47,10 +49,15 @@ and paths that the server would use.`,
 	return cmd
 }
 
-// examination returns what doctor looks at.
-func (o *serveOptions) examination() doctor.Options {
+// examination returns what doctor looks at. store has the settings of a model store, and is nil if
+// there is none.
+func (o *serveOptions) examination(store *mms.Settings) doctor.Options {
 	d := doctor.Options{Paths: o.repositories, Inspect: repository.InspectOptions{Backends: backends(), FileConfig: o.fileConfig}, Library: o.onnxLibrary}
-	for _, a := range o.addresses() {
+	ports := o.addresses()
+	if store != nil {
+		ports = append(ports, storeEndpoints(store, o.allowMetrics)...)
+	}
+	for _, a := range ports {
 		d.Ports = append(d.Ports, doctor.Port{Protocol: a.protocol, Address: a.address, Hint: a.hint})
 	}
 	return d

@@ -168,6 +168,12 @@ func TestTheDoctorLooksAtThePortsOfTheServer(t *testing.T) {
 		!strings.Contains(text, "ok    grpc port: 127.0.0.1:0 is free") || strings.Contains(text, "metrics port") {
 		t.Errorf("status %d:\n%s", status, text)
 	}
+	config := directory(t, map[string]string{"config.properties": "inference_address=http://127.0.0.1:" + port + "\nmanagement_address=http://127.0.0.1:0\nmetrics_address=http://127.0.0.1:0\n"}) + "/config.properties"
+	text, status = shoal(t, "doctor", "../../examples/seed-device", "--http-port=0", "--metrics-port=0", "--mms-config="+config, "--model-store="+t.TempDir())
+	if status != 0 || !strings.Contains(text, "warn  inference port: listen tcp 127.0.0.1:"+port) || !strings.Contains(text, "choose another address in the file of --mms-config") ||
+		!strings.Contains(text, "ok    management port: 127.0.0.1:0 is free") || !strings.Contains(text, "ok    mms_metrics port: 127.0.0.1:0 is free") {
+		t.Errorf("a model store: status %d:\n%s", status, text)
+	}
 	for _, flag := range []string{"--http-port=70000", "--address=0.0.0.0", "--reload --model-control-mode=explicit"} {
 		args := append([]string{"doctor", "../../examples/seed-device"}, strings.Fields(flag)...)
 		if text, status := shoal(t, args...); status != 2 {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -75,18 +76,35 @@ func (o *storeOptions) settings() (*mms.Settings, error) {
 // storePorts returns the ports of a store: inference and management may share one. Changes
 // come over that of management, which the clients of MMS know.
 func storePorts(models *mms.Store, settings *mms.Settings, opts mmshttp.Options, figures http.Handler) []listen.Port {
-	const hint = "choose another address in the file of --mms-config"
-	ports := []listen.Port{
-		listen.HTTP("inference", settings.Inference, mmshttp.Inference(models, opts), hint),
-		listen.AdminHTTP("management", settings.Management, mmshttp.Management(models, opts), hint),
-	}
-	if settings.Inference == settings.Management && !strings.HasSuffix(settings.Inference, ":0") {
-		ports = []listen.Port{listen.AdminHTTP("inference", settings.Inference, mmshttp.Both(models, opts), hint)}
-	}
-	if figures != nil {
-		ports = append(ports, listen.HTTP("mms_metrics", settings.Metrics, figures, hint))
+	var ports []listen.Port
+	all := storeEndpoints(settings, figures != nil)
+	shared := !slices.ContainsFunc(all, func(e endpoint) bool { return e.protocol == "management" })
+	for _, e := range all {
+		switch {
+		case e.protocol == "mms_metrics":
+			ports = append(ports, listen.HTTP(e.protocol, e.address, figures, e.hint))
+		case shared:
+			ports = append(ports, listen.AdminHTTP(e.protocol, e.address, mmshttp.Both(models, opts), e.hint))
+		case e.protocol == "management":
+			ports = append(ports, listen.AdminHTTP(e.protocol, e.address, mmshttp.Management(models, opts), e.hint))
+		default:
+			ports = append(ports, listen.HTTP(e.protocol, e.address, mmshttp.Inference(models, opts), e.hint))
+		}
 	}
 	return ports
+}
+
+// storeEndpoints returns where a store listens. Without one for management, inference serves both.
+func storeEndpoints(s *mms.Settings, figures bool) []endpoint {
+	const hint = "choose another address in the file of --mms-config"
+	all := []endpoint{{"inference", s.Inference, hint}}
+	if s.Inference != s.Management || strings.HasSuffix(s.Inference, ":0") {
+		all = append(all, endpoint{"management", s.Management, hint})
+	}
+	if figures {
+		all = append(all, endpoint{"mms_metrics", s.Metrics, hint})
+	}
+	return all
 }
 
 // addresses returns the addresses of a config.properties as settings, so that they are

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,6 +59,7 @@ type Port struct {
 	Address  string // host:port
 	Hint     string // how to choose another one
 	Err      error  // why the server cannot listen on it; nil if it can
+	Clashes  bool   // it can, but not while it listens on its other ports
 }
 
 // Look collects the facts.
@@ -67,10 +69,8 @@ func Look(ctx context.Context, opts Options) Facts {
 		Cores:   machine.Cores(machine.Root()),
 		Memory:  machine.ReadMemory(machine.Root()),
 	}
-	for _, p := range opts.Ports {
-		p.Err = tryPort(ctx, p.Address)
-		f.Ports = append(f.Ports, p)
-	}
+	f.Ports = slices.Clone(opts.Ports)
+	tryPorts(ctx, f.Ports)
 	f.Models, f.Paths = repository.Inspect(opts.Paths, opts.Inspect)
 	f.Searched = len(opts.Paths) > 0
 	workers := interpreters{}
@@ -139,13 +139,29 @@ func openLibrary(path string) (l Library) {
 	return l
 }
 
-func tryPort(ctx context.Context, address string) error {
+// tryPorts listens on one port after the other, and then on all that are free together.
+func tryPorts(ctx context.Context, ports []Port) {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
+	for i := range ports {
+		listener, err := config.Listen(ctx, "tcp", ports[i].Address)
+		if err == nil {
+			err = listener.Close()
+		}
+		ports[i].Err = err
 	}
-	return listener.Close()
+	var open []net.Listener
+	for i := range ports {
+		if ports[i].Err != nil {
+			continue
+		}
+		listener, err := config.Listen(ctx, "tcp", ports[i].Address)
+		if ports[i].Clashes = err != nil; err == nil {
+			open = append(open, listener)
+		}
+	}
+	for _, l := range open {
+		_ = l.Close() // nothing has connected
+	}
 }
 
 // A Status is the severity of a finding.
@@ -237,6 +253,9 @@ func (f *Facts) memory() Finding {
 
 func (p *Port) judge() Finding {
 	check := p.Protocol + " port"
+	if p.Clashes {
+		return Finding{Check: check, Status: Fail, Found: p.Address + " is the address of another port of the server, too", Do: p.Hint}
+	}
 	if p.Err != nil {
 		return Finding{Check: check, Status: Warn, Found: p.Err.Error(), Do: "if it is not used by Shoal itself, " + p.Hint}
 	}

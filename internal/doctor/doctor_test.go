@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,7 +48,8 @@ func TestEachFactIsJudged(t *testing.T) {
 		{Facts{Memory: machine.Memory{Limit: 2 << 30, Free: 1 << 30}}, "ok    memory: 1024 MiB free of the machine's 2048 MiB"},
 		{Facts{Memory: machine.Memory{Limit: 512 << 20, Free: 1 << 20, Contained: true}}, "warn  memory: 1 MiB free of the container's 512 MiB; provide more memory, or stop other programs"},
 		{Facts{Ports: []Port{{Protocol: "http", Address: "127.0.0.1:8000"}}}, "ok    http port: 127.0.0.1:8000 is free"},
-		{Facts{Ports: []Port{{"grpc", "127.0.0.1:8001", "choose another with --grpc-port", gone}}}, "warn  grpc port: it is gone; if it is not used by Shoal itself, choose another with --grpc-port"},
+		{Facts{Ports: []Port{{"grpc", "127.0.0.1:8001", "choose another with --grpc-port", gone, false}}}, "warn  grpc port: it is gone; if it is not used by Shoal itself, choose another with --grpc-port"},
+		{Facts{Ports: []Port{{"grpc", "127.0.0.1:8000", "choose another with --grpc-port", nil, true}}}, "fail  grpc port: 127.0.0.1:8000 is the address of another port of the server, too; choose another with --grpc-port"},
 		{Facts{Searched: true}, "fail  models: none found; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Paths: gone}, "fail  models: it is gone; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Models: []repository.Inspection{model}}, "ok    model m: version 1, 3 for onnxruntime"},
@@ -137,6 +139,29 @@ func TestThePortsAreTriedThatTheServerWouldOpen(t *testing.T) {
 	f := Look(t.Context(), Options{Ports: []Port{{Protocol: "http", Address: taken.Addr().String()}, {Protocol: "grpc", Address: "127.0.0.1:0"}}})
 	if len(f.Ports) != 2 || f.Ports[0].Err == nil || f.Ports[1].Err != nil {
 		t.Errorf("found %+v", f.Ports)
+	}
+}
+
+func TestTwoPortsWithOneAddressAreFound(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(address)
+	f := Look(t.Context(), Options{Ports: []Port{{Address: address}, {Address: address}, {Address: "0.0.0.0:" + port}, {Address: "127.0.0.1:0"}, {Address: "127.0.0.1:0"}}})
+	var clash []bool
+	for _, p := range f.Ports {
+		if p.Err != nil {
+			t.Errorf("%s: %v", p.Address, p.Err)
+		}
+		clash = append(clash, p.Clashes)
+	}
+	if !slices.Equal(clash, []bool{false, true, true, false, false}) {
+		t.Errorf("ports that clash: %v", clash)
 	}
 }
 
