@@ -505,7 +505,7 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 	}
 	address := o.address
 	if o.protocol == "grpc" {
-		address = strings.TrimPrefix(address, "https://")
+		address = grpcTarget(address)
 	}
 	for _, model := range o.models {
 		caller, err := connect(address, model, o.version, opts)

@@ -201,6 +201,17 @@ func TestCommandsUseARunningServer(t *testing.T) {
 	}
 }
 
+func TestAnAddressOverGRPCMayBeAURL(t *testing.T) {
+	at := startEndpoints(t)
+	for _, address := range []string{"http://" + at.grpc, "http://" + at.grpc + "/"} {
+		for _, args := range [][]string{{"health", "identity"}, {"bench", "identity", "--request-count", "1"}} {
+			if text, status := shoal(t, append(args, "-i", "grpc", "-u", address)...); status != exitOK {
+				t.Errorf("%v -u %s: status %d: %s", args, address, status, text)
+			}
+		}
+	}
+}
+
 func TestInferReadsItsInputs(t *testing.T) {
 	at := startEndpoints(t)
 	row := "[" + strings.Repeat("1,", 15) + "2]"

@@ -177,12 +177,18 @@ func (c *serverFlags) open() (*remote, error) {
 		return nil, err
 	}
 	if c.protocol == "grpc" {
-		r.address = strings.TrimPrefix(r.address, "https://")
+		r.address = grpcTarget(r.address)
 	}
 	if r.Client, err = connect(r.address, opts); err != nil {
 		return nil, misuse{fmt.Errorf("-u: %q is not an address: expected host:port, such as localhost:8000", c.address)}
 	}
 	return r, nil
+}
+
+// grpcTarget returns an address as gRPC takes it. Whether the connection is encrypted, the credentials
+// have said.
+func grpcTarget(address string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://"), "/")
 }
 
 // call opens the server, and calls do with it and a context that ends with the time limit.
