@@ -157,6 +157,8 @@ func TestVersionsThatWereUnloadedAreNotToBlame(t *testing.T) {
 		{"replaced", "", full.Error()},
 		{"replaced", "1", `version 1 of model "replaced" is not loaded; "shoal ls" lists the versions that are`},
 		{"replaced", "2", full.Error()},
+		{"replaced", "stable", full.Error()},
+		{"left", "stable", `model "left" is not loaded; load it with "shoal load left"`},
 		{"replaced", "3", `model "replaced" has no version 3; it has 1, 2`},
 		{"worse", "", `model "worse" is not ready: version 2 is UNAVAILABLE: its file is damaged; fix it, and load it again, with "shoal load worse" if the server allows it`},
 		{"falls back", "", full.Error()},

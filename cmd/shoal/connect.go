@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -288,6 +289,9 @@ func (r *remote) notAnswered(e *client.Error, timeout time.Duration) error {
 // missing returns why a model is not served, from the server's index: the named version, or all of
 // them if version is "". otherwise is the error of a model that the index reports as ready.
 func missing(index []client.IndexEntry, model, version string, otherwise error) error {
+	if _, err := strconv.ParseInt(version, 10, 64); err != nil && !slices.ContainsFunc(index, func(e client.IndexEntry) bool { return e.Model == model && e.Version == version }) {
+		version = "" // a label, of which the index says nothing
+	}
 	var names, versions []string
 	var why error
 	gone := false // why is that of a version that is not loaded: another one may say more
