@@ -304,11 +304,16 @@ func (a *answerWriter) err() error {
 	case a.status < http.StatusBadRequest:
 		return nil
 	}
-	var answer struct{ Error string }
-	if json.Unmarshal(a.text.Bytes(), &answer) != nil || answer.Error == "" {
-		return errors.New(http.StatusText(a.status))
+	return errors.New(cmp.Or(errorIn(a.text.Bytes()), http.StatusText(a.status)))
+}
+
+// errorIn returns the text of an error in JSON, or "" if the answer is another one.
+func errorIn(answer []byte) string {
+	var doc struct{ Error string }
+	if json.Unmarshal(answer, &doc) != nil {
+		return ""
 	}
-	return errors.New(answer.Error)
+	return doc.Error
 }
 
 func refuseCaller(w http.ResponseWriter, err error) {
@@ -371,7 +376,7 @@ func (c *cellFlags) ask(ctx context.Context, method, path string, body []byte, o
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16)) // part of a message is better than none
-		return fmt.Errorf("the cell at %s answered %s: %s", c.address, resp.Status, strings.TrimSpace(string(text)))
+		return fmt.Errorf("the cell at %s answered %s: %s", c.address, resp.Status, cmp.Or(errorIn(text), strings.TrimSpace(string(text))))
 	}
 	return json.NewDecoder(resp.Body).Decode(out)
 }
@@ -409,17 +414,17 @@ func writeCell(out io.Writer, d *cell.Description) error {
 	case d.Follower:
 		role = "follows another cell"
 	case d.Superseded != "":
-		role = "sends no orders: " + d.Superseded
+		role = "sends no orders: " + printable(d.Superseded)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	var text strings.Builder
 	fmt.Fprintf(&text, "plan %d, epoch %d; this cell %s\n", d.Version, d.Epoch, role)
 	if d.Frozen != "" {
-		fmt.Fprintf(&text, "frozen: %s\n", d.Frozen)
+		fmt.Fprintf(&text, "frozen: %s\n", printable(d.Frozen))
 	}
 	text.WriteString("\nNODE\tZONE\tSTATE\tMODELS\tMEMORY\n")
 	for _, n := range d.Nodes {
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%d\t%d of %d MiB\n", n.Name, n.Zone, strings.TrimSpace(n.State+" "+n.Reason), n.Copies, n.Bytes>>20, n.Memory>>20)
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%d\t%d of %d MiB\n", n.Name, n.Zone, strings.TrimSpace(n.State+" "+printable(n.Reason)), n.Copies, n.Bytes>>20, n.Memory>>20)
 	}
 	text.WriteString("\nMODEL\tROWS/S\tACTIVE\tSPARE\tLOADED ON DEMAND BY\n")
 	for _, m := range d.Models {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -142,6 +143,27 @@ func TestACellOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 	if !signal.Ignored(syscall.SIGPIPE) {
 		t.Error("the cell ends when nothing reads its log any more")
+	}
+}
+
+func TestWhatACellAnswersFitsItsLine(t *testing.T) {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			_, _ = io.WriteString(w, `{"frozen": "one\ntwo", "nodes": [{"name": "a", "zone": "z", "state": "down", "reason": "no\n\tanswer"}]}`)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"error": "there is no rollout of nope"}`+"\n")
+	})
+	s := httptest.NewServer(answer)
+	defer s.Close()
+	at := strings.TrimPrefix(s.URL, "http://")
+	if text, status := shoal(t, "rollout", "stop", "nope", "-u", at); status != exitFailed || text != "shoal: the cell at "+at+" answered 404 Not Found: there is no rollout of nope\n" {
+		t.Errorf("an error: status %d: %s", status, text)
+	}
+	text, status := shoal(t, "cell", "status", "-u", at)
+	if status != exitOK || !strings.Contains(text, "frozen: one two\n") || !regexp.MustCompile(`(?m)^a +z +down no  answer +0 +0 of 0 MiB$`).MatchString(text) {
+		t.Errorf("status %d:\n%s", status, text)
 	}
 }
 
