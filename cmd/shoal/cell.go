@@ -151,6 +151,9 @@ func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writ
 		return err
 	}
 	wanted := &control.File{Path: file}
+	if _, _, err := wanted.Models(ctx); err != nil { // before ports are open
+		return err
+	}
 	c, err := control.New(control.Options{
 		Nodes: wanted, Models: wanted, Client: client, Scheme: scheme, StateFile: opts.stateFile, Follow: strings.TrimSuffix(opts.follow, "/"),
 		Update: envoys.Update, Log: log,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/signal"
@@ -138,11 +139,26 @@ func TestACellIsNotExposedByMistake(t *testing.T) {
 func TestACellOutlivesTheReaderOfItsLog(t *testing.T) {
 	signal.Reset(syscall.SIGPIPE) // a test of the server may have had it ignored
 	text, status := shoal(t, "cell", filepath.Join(t.TempDir(), "none.yaml"), "--address=127.0.0.1:0", "--xds-address=127.0.0.1:0")
-	if status != exitFailed || !strings.Contains(text, "cell is running") {
+	if status != exitFailed || !strings.Contains(text, "none.yaml: no such file") || strings.Contains(text, "cell is running") {
 		t.Fatalf("status %d:\n%s", status, text)
 	}
 	if !signal.Ignored(syscall.SIGPIPE) {
 		t.Error("the cell ends when nothing reads its log any more")
+	}
+}
+
+func TestACellReadsItsFileBeforeItOpensPorts(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	dir := directory(t, map[string]string{"typo.yaml": "node: []\n"})
+	for file, want := range map[string]string{"none.yaml": "none.yaml: no such file", "typo.yaml": "field node not found"} {
+		text, status := shoal(t, "cell", filepath.Join(dir, file), "--address="+taken.Addr().String(), "--xds-address=127.0.0.1:0")
+		if status != exitFailed || !strings.Contains(text, want) {
+			t.Errorf("status %d: %swant %s", status, text, want)
+		}
 	}
 }
 
