@@ -89,7 +89,11 @@ func (s *topStream) read(ctx context.Context, query string, event func(name stri
 	defer func() { _ = resp.Body.Close() }() // it was only read
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000)) // what has arrived will do
-		return fmt.Errorf("the server at %s answers %s: %s; top needs a Shoal server with --allow-dashboard", s.address, resp.Status, printable(string(bytes.TrimSpace(text))))
+		hint := "top needs a Shoal server with --allow-dashboard"
+		if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
+			hint = "set --token or " + tokenVariable + " to an API key or a token that may do this"
+		}
+		return fmt.Errorf("the server at %s answers %s: %s; %s", s.address, resp.Status, printable(string(bytes.TrimSpace(text))), hint)
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxTopEvent)
@@ -103,7 +107,10 @@ func (s *topStream) read(ctx context.Context, query string, event func(name stri
 			}
 		}
 	}
-	return lines.Err()
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("the server at %s stopped in the middle of its answer: %w", s.address, err)
+	}
+	return nil
 }
 
 // printOnce prints the table after some events.

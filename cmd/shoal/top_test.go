@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -110,6 +113,29 @@ func TestAQuantileIsInsideItsBucket(t *testing.T) {
 		if got := quantile(c.counts, bounds, c.q); math.Abs(got-c.want) > 1e-9 || math.IsNaN(got) != math.IsNaN(c.want) {
 			t.Errorf("%v of %v is %v, want %v", c.q, c.counts, got, c.want)
 		}
+	}
+}
+
+func TestTopSaysWhyAServerShowsItNothing(t *testing.T) {
+	for _, c := range []struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		{func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who is it?", http.StatusUnauthorized) }, "answers 401 Unauthorized: who is it?; set --token or SHOAL_TOKEN to an API key or a token that may do this"},
+		{func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not you", http.StatusForbidden) }, "answers 403 Forbidden: not you; set --token or SHOAL_TOKEN to an API key or a token that may do this"},
+		{http.NotFound, "top needs a Shoal server with --allow-dashboard"},
+		{func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "event: hello\n")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}, "stopped in the middle of its answer: unexpected EOF"},
+	} {
+		s := httptest.NewServer(c.answer)
+		at := strings.TrimPrefix(s.URL, "http://")
+		if text, status := shoal(t, "top", "--once", "-u", at); status != exitFailed || !strings.Contains(text, "the server at "+at+" ") || !strings.Contains(text, c.want) {
+			t.Errorf("status %d: %swant %s", status, text, c.want)
+		}
+		s.Close()
 	}
 }
 
