@@ -108,12 +108,17 @@ func runDemo(ctx context.Context, opts demoOptions, models string, stdout, stder
 	serve.SetArgs([]string{models, "--http-address=127.0.0.1", "--http-port=" + strconv.Itoa(opts.port), "--allow-grpc=false", "--allow-metrics=false", "--log-info=false"})
 	serve.SetOut(stdout)
 	serve.SetErr(stderr)
-	served := make(chan error, 1) // so that the server can end before its error is received
-	go func() { served <- serve.ExecuteContext(ctx) }()
+	served := make(chan struct{})
+	var failed error // of the server, once served is closed
+	go func() {
+		defer close(served)
+		failed = serve.ExecuteContext(ctx)
+	}()
 	load := demoLoad{client: c}
 	if ready, err := load.await(ctx, models, served); !ready {
 		stop()
-		return err
+		<-served
+		return errors.Join(err, failed)
 	}
 	_, _ = fmt.Fprintf(stdout, "The dashboard is at http://%s/ and shows %s with up to %d clients. Ctrl-C ends it.\n", address, demoModel, opts.clients)
 	if !opts.noBrowser {
@@ -124,10 +129,10 @@ func runDemo(ctx context.Context, opts demoOptions, models string, stdout, stder
 		clients.Go(func() { load.send(ctx, n) })
 	}
 	clients.Go(func() { load.vary(ctx, opts.clients) })
-	err = <-served
+	<-served
 	stop()
 	clients.Wait()
-	return err
+	return failed
 }
 
 // freePort returns a port that is free now.
@@ -146,9 +151,9 @@ type demoLoad struct {
 	active atomic.Int64 // number of clients that send requests
 }
 
-// await returns true when the model is ready, and reads the request for it. It returns false and
-// the error of the server if that ends.
-func (l *demoLoad) await(ctx context.Context, models string, served <-chan error) (ready bool, err error) {
+// await returns true when the model is ready, and reads the request for it. It returns false if the
+// server ends, which closes served.
+func (l *demoLoad) await(ctx context.Context, models string, served <-chan struct{}) (ready bool, err error) {
 	patience := time.NewTimer(demoReady)
 	defer patience.Stop()
 	retry := time.NewTicker(20 * time.Millisecond)
@@ -158,8 +163,8 @@ func (l *demoLoad) await(ctx context.Context, models string, served <-chan error
 			break
 		}
 		select {
-		case err := <-served:
-			return false, err
+		case <-served:
+			return false, nil
 		case <-patience.C:
 			return false, fmt.Errorf("the model was not ready after %v", demoReady)
 		case <-retry.C:
