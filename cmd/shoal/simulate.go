@@ -46,6 +46,11 @@ latencies and moves of models; with --nodes auto it finds the smallest cell that
 			}
 			out := cmd.OutOrStdout()
 			if scenario.IsCell(text) {
+				for _, name := range []string{"play", "width"} {
+					if cmd.Flags().Changed(name) {
+						return misuse{fmt.Errorf("%s: --%s is for scenarios, and the file describes a cell", args[0], name)}
+					}
+				}
 				report, err := simulateCell(cmd, args[0], nodes, settings)
 				if err != nil {
 					return err
@@ -54,7 +59,7 @@ latencies and moves of models; with --nodes auto it finds the smallest cell that
 					func(w io.Writer) error { return render.CellText(w, report) })
 			}
 			if nodes != "" {
-				return fmt.Errorf("%s: --nodes is for cells, and the file has no field nodes", args[0])
+				return misuse{fmt.Errorf("%s: --nodes is for cells, and the file has no field nodes", args[0])}
 			}
 			report, err := simulateFile(args[0], settings)
 			if err != nil {
@@ -100,7 +105,7 @@ func simulateCell(cmd *cobra.Command, file, nodes string, settings []string) (*c
 		return nil, err
 	}
 	if len(settings) > 0 {
-		return nil, fmt.Errorf("%s: --setting is for scenarios; a cell has the field balancer", file)
+		return nil, misuse{fmt.Errorf("%s: --setting is for scenarios; a cell has the field balancer", file)}
 	}
 	var report *cell.Report
 	switch nodes {
@@ -113,7 +118,7 @@ func simulateCell(cmd *cobra.Command, file, nodes string, settings []string) (*c
 	default:
 		n, wrong := strconv.Atoi(nodes)
 		if wrong != nil || n < 1 || n > scenario.MaxNodes {
-			return nil, fmt.Errorf("--nodes is %q, and must be auto or a number from 1 to %d", nodes, scenario.MaxNodes)
+			return nil, misuse{fmt.Errorf("--nodes is %q, and must be auto or a number from 1 to %d", nodes, scenario.MaxNodes)}
 		}
 		study.Cell.Nodes = cell.Nodes(n, study.Zones, study.Memory)
 		report, err = study.Run()
@@ -131,7 +136,7 @@ func simulateFile(file string, settings []string) (*simulate.Report, error) {
 	}
 	if len(settings) > 0 {
 		if selected, err = selected.Select(settings...); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, misuse{fmt.Errorf("%s: %w", file, err)}
 		}
 	}
 	report, err := selected.Run()

@@ -178,10 +178,13 @@ func TestFlagsOfCellsAndScenariosAreNotMixed(t *testing.T) {
 	}{
 		{[]string{aToE, "--nodes", "3"}, "--nodes is for cells, and the file has no field nodes"},
 		{[]string{cellFile, "--setting", "x"}, "--setting is for scenarios; a cell has the field balancer"},
+		{[]string{cellFile, "--play"}, "--play is for scenarios, and the file describes a cell"},
+		{[]string{cellFile, "--width", "80"}, "--width is for scenarios, and the file describes a cell"},
+		{[]string{aToE, "--setting", "none"}, `no setting "none"`},
 		{[]string{cellFile, "--nodes", "few"}, `--nodes is "few", and must be auto or a number from 1 to 10000`},
 	} {
-		if _, err := simulateCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: %v, want %q", c.args, err, c.want)
+		if _, err := simulateCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) || exitStatus(err) != exitMisuse {
+			t.Errorf("%v: %v, want %q as wrong usage", c.args, err, c.want)
 		}
 	}
 }
