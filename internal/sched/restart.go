@@ -18,15 +18,17 @@ func (w *worker) died() <-chan struct{} {
 	return w.restartable.Died()
 }
 
-// reportDown reports to the core that the instance is down, if it has died. The core then
-// gives it no more batches.
+// reportDown reports to the core that the instance is down, if it has died or was replaced.
+// The core then gives it no more batches until it is up again.
 func (w *worker) reportDown() { w.s.locked(&w.out, w.reportDownLocked) }
 
 func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
-	select {
-	case <-w.died():
-	default:
-		return
+	if !w.fresh {
+		select {
+		case <-w.died():
+		default:
+			return
+		}
 	}
 	if w.leaving {
 		return // retire has reported it
@@ -34,7 +36,9 @@ func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
 	w.down = true
 	w.s.addAlive(-1)
 	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
-	w.reportBrokenLocked(now, out)
+	if !w.fresh {
+		w.reportBrokenLocked(now, out)
+	}
 }
 
 // reportBrokenLocked reports to the core that the instance is broken, if it has died and
@@ -46,15 +50,16 @@ func (w *worker) reportBrokenLocked(now batching.Time, out *batching.Actions) {
 	}
 }
 
-// rejoin restarts an instance that is down, however many attempts that takes, and reports
-// to the core that it is up again. It returns false if the worker is to exit instead.
+// rejoin restarts an instance that is down, however many attempts that takes, unless it is
+// fresh, and reports to the core that it is up again. It returns false if the worker is to exit instead.
 func (w *worker) rejoin() bool {
 	if !w.down {
 		return false
 	}
-	for !w.restart() && w.restartCtx.Err() == nil {
+	for !w.fresh && !w.restart() && w.restartCtx.Err() == nil {
 		w.s.locked(&w.out, w.reportBrokenLocked)
 	}
+	w.fresh = false
 	// Either the instance is alive, or the scheduler is closing. Then a dead instance
 	// rejoins as well, and fails the queued requests.
 	w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -323,6 +324,45 @@ func TestASequenceEndsWithItsInstanceAlsoIfBatchesAreRunOnceMore(t *testing.T) {
 		}
 		if sum, err := add(t.Context(), s, 1, 2, infer.SequenceStart); err != nil || sum != 2 {
 			t.Errorf("%d, %v, want 2 of the instance that was started again", sum, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A clumsy instance panics if its input is 13. It cannot die.
+type clumsy struct{ engine.Instance }
+
+func (c clumsy) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	if binary.LittleEndian.Uint32(in[0].Data) == 13 {
+		panic("an unlucky number")
+	}
+	return c.Instance.Run(ctx, in, out)
+}
+
+func TestSequencesEndWithAnInstanceThatIsReplacedAfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := sequenceConfig(t, "oldest { }")
+		p := pacer.NewPortable()
+		defer p.Close()
+		s := New([]engine.Instance{clumsy{&accumulator{}}}, Options{
+			Batching: cfg.Batching(batching.Bound{}), Pacer: p, Sequences: &Sequences{Model: cfg.Sequence, Slots: cfg.Slots()}, Log: slog.New(slog.DiscardHandler),
+			NewInstance: func(context.Context) (engine.Instance, error) { return clumsy{&accumulator{}}, nil },
+		})
+		if sum, err := add(t.Context(), s, 1, 5, infer.SequenceStart); err != nil || sum != 5 {
+			t.Errorf("%d, %v, want 5", sum, err)
+		}
+		if sum, err := add(t.Context(), s, 2, 13, infer.SequenceStart); infer.CodeOf(err) != infer.Internal {
+			t.Errorf("%d, %v, want that the model panicked", sum, err)
+		}
+		for id := range uint64(2) {
+			if sum, err := add(t.Context(), s, id+1, 1, 0); infer.CodeOf(err) != infer.Invalid {
+				t.Errorf("sequence %d: %d, %v, want that it has to start again", id+1, sum, err)
+			}
+		}
+		if sum, err := add(t.Context(), s, 1, 2, infer.SequenceStart); err != nil || sum != 2 || s.Alive() != 1 {
+			t.Errorf("%d, %v from %d instances, want 2 of the one that is new", sum, err, s.Alive())
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

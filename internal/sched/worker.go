@@ -69,6 +69,7 @@ type worker struct {
 	queueTimes []time.Duration      // of the batch's requests, for statistics
 	observed   []stats.BatchRequest // the same, for viewers
 	panicked   bool                 // a run panicked: the state of the instance is unknown
+	fresh      bool                 // inst replaced one that had sequences, and the core does not know yet
 
 	finished []*call // the previous batch, until its outcomes are delivered
 	out      batching.Actions
@@ -422,7 +423,8 @@ func (w *worker) recovered(where string, cause any) error {
 }
 
 // replaceInstance opens a new instance in place of one whose batch panicked, and closes the
-// old one. If that fails, the old one stays.
+// old one. Sequences end with it, as if it had died: the new one knows nothing of them. If
+// that fails, the old one stays.
 func (w *worker) replaceInstance() {
 	w.panicked = false
 	if w.s.opts.NewInstance == nil {
@@ -435,6 +437,7 @@ func (w *worker) replaceInstance() {
 	}
 	old := w.inst
 	w.s.locked(nil, func(batching.Time, *batching.Actions) { w.use(fresh) })
+	w.fresh = w.s.opts.Sequences != nil
 	w.s.opts.Log.Warn("instance replaced after a panic", "instance", w.number, "error", closeRecovering(old))
 }
 
