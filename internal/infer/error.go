@@ -53,7 +53,7 @@ const (
 	NoVersionServes // the model is known, and none of its versions is loaded
 	ModelLoading    // the first version of the model is being loaded
 	VersionNotReady // the version is known, but does not serve
-	NotInMemory     // the server loads models on demand, and does not load this one now; all protocols send the text of the error
+	NotInMemory     // the server loads models on demand, and does not load this one now, or it was unloaded while it was loaded; all protocols send the text of the error
 	NoMemory        // the same, because other models have the memory
 
 	// A request was not run, or not to completion.

@@ -68,7 +68,7 @@ var (
 	// ErrClosing is the error of a load while the server closes.
 	ErrClosing = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down")).WithReason(infer.ShuttingDown, "", "")
 	// ErrUnloaded is the cause of a load that an unload has cancelled.
-	ErrUnloaded error = cancelledLoad("the model was unloaded while it was being loaded")
+	ErrUnloaded error = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the model was unloaded while it was being loaded")).WithReason(infer.NotInMemory, "", "")
 )
 
 // A cancelledLoad is the error of a load that was cancelled, because the model is unloaded

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
@@ -278,6 +279,24 @@ func TestATunedVersionDoesNotReplaceANewerOne(t *testing.T) {
 		if !replaced || err != nil {
 			t.Errorf("replaced %t, %v", replaced, err)
 		}
+	})
+}
+
+func TestALoadThatAnUnloadCancelsSaysNothingOfTheModel(t *testing.T) {
+	inBubble(t, &counting{takes: time.Hour}, Options{Loads: 1}, func(t *testing.T, s *Server) {
+		var loads sync.WaitGroup
+		for _, name := range []string{"is opened", "waits for the other"} {
+			loads.Go(func() {
+				err := s.Load(name, "the test", versions(0, 1))
+				if infer.CodeOf(err) != infer.Unavailable || !errors.Is(err, servable.ErrUnloading) || kserve.LoadFailed(err) {
+					t.Errorf("the model that %s: %v with code %v, the model is to blame: %t", name, err, infer.CodeOf(err), kserve.LoadFailed(err))
+				}
+			})
+			time.Sleep(time.Second)
+		}
+		s.Unload("waits for the other")
+		s.Unload("is opened")
+		loads.Wait()
 	})
 }
 
