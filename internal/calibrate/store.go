@@ -165,14 +165,17 @@ func (s *Store) Footprint(id string) (Footprint, bool) {
 	return r.Found, true
 }
 
-// PutFootprint stores a footprint. It writes one that differs by at least a tenth from the one
-// that is stored.
+// PutFootprint stores a footprint that differs by at least a tenth from the one that is stored.
+// Others change nothing, so that what grows little by little is compared with the same one.
 func (s *Store) PutFootprint(id string, f Footprint) {
 	before, known := s.Footprint(id)
+	if known && similar(float64(before.Bytes), float64(f.Bytes)) && similar(before.Load.Seconds(), f.Load.Seconds()) {
+		return
+	}
 	s.mu.Lock()
 	s.footprints[id] = f
 	s.mu.Unlock()
-	if s.dir == "" || known && similar(float64(before.Bytes), float64(f.Bytes)) && similar(before.Load.Seconds(), f.Load.Seconds()) {
+	if s.dir == "" {
 		return
 	}
 	s.report(s.write(s.footprintFile(id), footprintRecord{formatVersion, id, f}))

@@ -267,6 +267,11 @@ func TestAFootprintIsKeptForItsFiles(t *testing.T) {
 	if got, _ := NewStore(dir, quiet).Footprint("a 1"); got != f {
 		t.Errorf("a difference of a twentieth was written: %+v", got)
 	}
+	little := Footprint{Bytes: 1120, Load: time.Second}
+	s.PutFootprint("a 1", little)
+	if got, _ := NewStore(dir, quiet).Footprint("a 1"); got != little {
+		t.Errorf("two differences of a twentieth were not written: %+v", got)
+	}
 	more := Footprint{Bytes: 2000, Load: time.Second}
 	s.PutFootprint("a 1", more)
 	if got, _ := NewStore(dir, quiet).Footprint("a 1"); got != more {
