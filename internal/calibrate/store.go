@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -230,6 +231,8 @@ func hashTree(ctx context.Context, to io.Writer, root, path string, visited map[
 	name := filepath.Join(root, path)
 	info, err := os.Stat(name)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && path != "." && isLink(name):
+		return nil // there is nothing to hash: it leads nowhere
 	case err != nil:
 		return err
 	case info.Mode().IsRegular():
@@ -248,6 +251,11 @@ func hashTree(ctx context.Context, to io.Writer, root, path string, visited map[
 		err = errors.Join(err, hashTree(ctx, to, root, filepath.Join(path, e.Name()), visited))
 	}
 	return err
+}
+
+func isLink(name string) bool {
+	info, err := os.Lstat(name)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
 func hashFile(ctx context.Context, to io.Writer, file string) error {

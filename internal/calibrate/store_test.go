@@ -214,6 +214,27 @@ func TestAHashIsOfWhatLinksLeadTo(t *testing.T) {
 	}
 }
 
+func TestALinkThatLeadsNowhereDoesNotChangeAHash(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "model.onnx"), []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want, err := Hash(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("nothing", link); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := Hash(t.Context(), dir, nil); err != nil || h != want {
+		t.Errorf("%s, %v, want %s", h, err, want)
+	}
+	if h, err := Hash(t.Context(), link, nil); err == nil {
+		t.Errorf("a model that is such a link has the hash %s", h)
+	}
+}
+
 func TestAHashChangesWithFilesAndSettings(t *testing.T) {
 	dir := t.TempDir()
 	hash := func(path, settings string) string {
