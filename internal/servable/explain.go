@@ -28,8 +28,10 @@ func (v *Version) Explain() *explain.Model {
 			Limit: limit, Where: v.Config.Where("parameters[slo_milliseconds]"), Late: counters.Late, Refused: counters.Failed[infer.Late],
 		}
 	}
-	if ensemble, ok := v.model.(interface{ Explain() *explain.Ensemble }); ok {
-		m.Ensemble = ensemble.Explain()
+	if v.Source.Workers == nil { // otherwise the first worker may be about to set v.model, and it is no ensemble
+		if ensemble, ok := v.model.(interface{ Explain() *explain.Ensemble }); ok {
+			m.Ensemble = ensemble.Explain()
+		}
 	}
 	if e, ok := v.Scheduler.Explain(); ok {
 		m.Curve, e.Curve = e.Curve, nil

@@ -147,6 +147,29 @@ func TestARestartHasTheTimeLimitOfAStart(t *testing.T) {
 	}
 }
 
+// It is for the race detector.
+func TestAVersionIsExplainedWhileItsFirstWorkerStarts(t *testing.T) {
+	begun := make(chan struct{})
+	f := &fake{open: newProcess, loading: func(context.Context) error {
+		close(begun)
+		time.Sleep(50 * time.Millisecond) // of the clock, which orders nothing: that would hide a race
+		return nil
+	}}
+	v := scalable(t, f)
+	var scaled sync.WaitGroup
+	scaled.Go(func() {
+		if err := v.ScaleTo(t.Context(), 1, 1); err != nil {
+			t.Error(err)
+		}
+	})
+	<-begun
+	if m := v.Explain(); m.Ensemble != nil {
+		t.Errorf("a model with workers is an ensemble: %+v", m.Ensemble)
+	}
+	scaled.Wait()
+	mustClose(t, v)
+}
+
 func TestOnlyProcessesAreScaled(t *testing.T) {
 	f := &fake{}
 	v := scalable(t, f)
