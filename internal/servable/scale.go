@@ -118,7 +118,7 @@ func (v *Version) startWorker(ctx context.Context) (*worker, error) {
 	}
 	p, ok := inst.(process)
 	if !ok {
-		return nil, fmt.Errorf("instances of backend %q cannot be scaled: %w", v.Config.Backend, inst.Close())
+		return nil, errors.Join(fmt.Errorf("instances of backend %q cannot be scaled", v.Config.Backend), inst.Close())
 	}
 	w := &worker{process: p, version: v, number: number}
 	w.setReady(true)

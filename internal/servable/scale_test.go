@@ -3,6 +3,7 @@ package servable
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,8 +174,9 @@ func TestAVersionIsExplainedWhileItsFirstWorkerStarts(t *testing.T) {
 func TestOnlyProcessesAreScaled(t *testing.T) {
 	f := &fake{}
 	v := scalable(t, f)
-	if err := v.ScaleTo(t.Context(), 1, 1); err == nil {
-		t.Error("an instance in this process was scaled")
+	err := v.ScaleTo(t.Context(), 1, 1)
+	if want := fmt.Sprintf("instances of backend %q cannot be scaled", v.Config.Backend); err == nil || err.Error() != want {
+		t.Errorf("an instance in this process: %v, want %s", err, want)
 	}
 	f.check(t, 1, 0)
 	mustClose(t, v)
