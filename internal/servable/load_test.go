@@ -100,10 +100,11 @@ func (i fakeInstance) Close() error {
 
 // A fakeProcess is an instance that can be scaled. It answers with the inputs.
 type fakeProcess struct {
-	died   chan struct{}
-	runs   func() // called by each batch; nil means that it takes no time
-	abort  func() // called by Abort; nil means that it has no effect
-	closed func()
+	died     chan struct{}
+	runs     func() // called by each batch; nil means that it takes no time
+	abort    func() // called by Abort; nil means that it has no effect
+	closed   func()
+	closeErr error
 }
 
 func newProcess(int) (engine.Instance, error) { return &fakeProcess{died: make(chan struct{})}, nil }
@@ -137,7 +138,7 @@ func (p *fakeProcess) Abort(string) {
 
 func (p *fakeProcess) Close() error {
 	p.closed()
-	return nil
+	return p.closeErr
 }
 
 const plain = `

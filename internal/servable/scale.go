@@ -72,14 +72,17 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 	if v.closeCalled.Load() {
 		return infer.Errorf(infer.Unavailable, "%w", ErrUnloading)
 	}
+	var closeErr error
 	for v.workerCount() > maxWorkers {
-		if _, err := v.Scheduler.Remove(); err != nil {
-			return err
-		}
+		_, err := v.Scheduler.Remove()
+		closeErr = errors.Join(closeErr, err) // the worker is gone all the same
 	}
 	if maxWorkers == 0 && !v.placeholder {
 		v.Scheduler.Add(placeholder{}) // it answers the queued requests
 		v.placeholder = true
+	}
+	if closeErr != nil {
+		return closeErr
 	}
 	for v.workerCount() < minWorkers {
 		w, err := v.startWorker(ctx)

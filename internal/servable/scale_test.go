@@ -148,6 +148,35 @@ func TestARestartHasTheTimeLimitOfAStart(t *testing.T) {
 	}
 }
 
+func TestWorkersAreRemovedAlsoIfTheyCloseWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("it was killed")
+		f := &fake{open: func(int) (engine.Instance, error) {
+			return &fakeProcess{died: make(chan struct{}), closeErr: broken}, nil
+		}}
+		v := scalable(t, f)
+		if err := v.ScaleTo(t.Context(), 2, 2); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.ScaleTo(t.Context(), 0, 0); !errors.Is(err, broken) {
+			t.Errorf("scaled to 0: %v, want the error of the workers", err)
+		}
+		f.check(t, 1, 0)
+		asked := make(chan error, 1) // so that the request need not end
+		go func() { asked <- ask(t, v) }()
+		synctest.Wait()
+		select {
+		case err := <-asked:
+			if !errors.Is(err, ErrNoWorker) {
+				t.Errorf("a request to no workers: %v", err)
+			}
+		default:
+			t.Error("a request waits for workers, and there are none")
+		}
+		mustClose(t, v)
+	})
+}
+
 // It is for the race detector.
 func TestAVersionIsExplainedWhileItsFirstWorkerStarts(t *testing.T) {
 	begun := make(chan struct{})
