@@ -528,7 +528,12 @@ func (p *page) objective() {
 	if e := p.Policy; e != nil {
 		p.say("The batch size is limited so that a request that just misses a batch meets the objective in the next")
 		for i := range p.Curve {
-			if s := &p.Curve[i]; s.Rows == e.TargetRows {
+			s := &p.Curve[i]
+			switch {
+			case s.Rows != e.TargetRows:
+			case s.P95 > o.Limit:
+				p.say("The p95 of a batch of %s is %s, which is %s too much, even without waiting", rows(s.Rows), brief(s.P95), brief(s.P95-o.Limit))
+			default:
 				p.say("The p95 of a batch of %s is %s, which leaves %s for waiting", rows(s.Rows), brief(s.P95), brief(o.Limit-s.P95))
 			}
 		}
@@ -615,7 +620,7 @@ func decimal(v float64) string {
 // brief formats a duration with three significant digits.
 func brief(d time.Duration) string {
 	unit := time.Duration(1)
-	for d/unit >= 1000 {
+	for d.Abs()/unit >= 1000 {
 		unit *= 10
 	}
 	return d.Round(unit).String()

@@ -237,6 +237,20 @@ func TestRulesDoNotContradictTheirSentences(t *testing.T) {
 	}
 }
 
+func TestABatchThatExceedsTheObjectiveLeavesNoTimeToWait(t *testing.T) {
+	m := open()
+	for limit, want := range map[time.Duration]string{
+		50 * ms:   "The p95 of a batch of 4 rows is 2.3ms, which leaves 47.7ms for waiting.",
+		2300 * us: "The p95 of a batch of 4 rows is 2.3ms, which leaves 0s for waiting.",
+		1_234_567: "The p95 of a batch of 4 rows is 2.3ms, which is 1.07ms too much, even without waiting.",
+	} {
+		m.Objective.Limit = limit
+		if page := pageOf(t, m); !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+}
+
 func TestLinesFitThePage(t *testing.T) {
 	for name, model := range models {
 		for _, width := range []int{80, 100, 120} {
@@ -295,7 +309,7 @@ func TestEveryReasonHasItsWords(t *testing.T) {
 }
 
 func TestNumbersAreShort(t *testing.T) {
-	for d, want := range map[time.Duration]string{0: "0s", 999: "999ns", 1234567: "1.23ms", 59300: "59.3µs", 61 * time.Second: "1m1s", -1500 * us: "-1.5ms"} {
+	for d, want := range map[time.Duration]string{0: "0s", 999: "999ns", 1234567: "1.23ms", 59300: "59.3µs", 61 * time.Second: "1m1s", -1500 * us: "-1.5ms", -10000123: "-10ms"} {
 		if got := brief(d); got != want {
 			t.Errorf("%v is %s, want %s", d, got, want)
 		}
