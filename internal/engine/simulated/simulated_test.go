@@ -192,7 +192,7 @@ func TestAModelThatTakesOrGivesNothingIsRefused(t *testing.T) {
 
 func TestParametersThatMakeNoSenseAreRefusedByName(t *testing.T) {
 	for name, value := range map[string]string{
-		"fixed_us": "-1", "per_row_us": "x", "table_us": "4:1, 4:2", "slowdown": "0.5", "speed": "1", "drift_ms": "5:2, 4:1",
+		"fixed_us": "-1", "per_row_us": "x", "per_element_us": "nan", "table_us": "4:1, 4:2", "slowdown": "0.5", "speed": "1", "drift_ms": "5:2, 4:1",
 	} {
 		_, err := ParseSpeed(map[string]string{name: value})
 		if err == nil || !strings.Contains(err.Error(), name) {

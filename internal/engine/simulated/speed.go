@@ -67,7 +67,7 @@ func ParseSpeed(parameters map[string]string) (Speed, error) {
 
 func parseMicroseconds(value string) (time.Duration, error) {
 	us, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-	if err != nil || us < 0 || us > 1e12 {
+	if err != nil || !(us >= 0 && us <= 1e12) {
 		return 0, fmt.Errorf("found %q, expected microseconds, such as 59.3", value)
 	}
 	return time.Duration(us * 1e3), nil
