@@ -18,7 +18,7 @@ type latencies struct {
 
 const (
 	subBuckets = 16 // of each power of two microseconds
-	// The last bucket has everything from 67 s.
+	// The last bucket has everything from 65 s.
 	latencyBuckets = 23 * subBuckets
 )
 
