@@ -73,6 +73,8 @@ type signature struct {
 	serving                               bool
 	instances, alive, queue               int
 	success, failed, restarts, runs, late uint64
+	memory                                int64
+	objective                             time.Duration
 }
 
 // An entry is an encoded model.
@@ -229,6 +231,7 @@ func sign(l *server.Live) signature {
 	if f := l.Figures; f != nil {
 		s.alive, s.queue, s.restarts, s.runs, s.late = f.AliveInstances, f.Waiting, f.Stats.Restarts, f.Stats.Runs, f.Stats.Late
 		s.success, s.failed = f.Stats.Success.Count, f.Stats.Fail.Count
+		s.memory, s.objective = f.Memory, f.Stats.Objective
 	}
 	return s
 }

@@ -36,6 +36,7 @@ type fake struct {
 	mu       sync.Mutex // guards the following
 	live     []server.Live
 	counters map[string]*stats.Counters
+	memory   int64 // of each version
 	reads    int
 }
 
@@ -58,7 +59,7 @@ func (f *fake) Live() []server.Live {
 	f.reads++
 	all := slices.Clone(f.live)
 	for i := range all {
-		all[i].Figures = &server.Figures{Model: all[i].Name, Version: 1, AliveInstances: 1, Stats: f.counters[all[i].Name].Snapshot(), Waiting: 3}
+		all[i].Figures = &server.Figures{Model: all[i].Name, Version: 1, AliveInstances: 1, Stats: f.counters[all[i].Name].Snapshot(), Waiting: 3, Memory: f.memory}
 	}
 	return all
 }
@@ -184,6 +185,27 @@ func TestAnEventHasOnlyWhatChanged(t *testing.T) {
 		}
 		if len(models[3]) != 0 {
 			t.Errorf("nothing changed, and there are %+v", models[3])
+		}
+	})
+}
+
+func TestAVersionThatIsReplacedWithItsCountsShowsItsOwnMemoryAndObjective(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("a")
+		d := New(f, Options{Interval: time.Second})
+		_, models := figures(t, receive(t, d, "", 2500*time.Millisecond, func() {
+			time.Sleep(500 * time.Millisecond)
+			f.mu.Lock()
+			f.memory = 7
+			f.mu.Unlock()
+			time.Sleep(time.Second)
+			f.mu.Lock()
+			f.counters["a"] = stats.New(8)
+			f.counters["a"].Objective = time.Minute
+			f.mu.Unlock()
+		}))
+		if len(models) != 3 || len(models[1]) != 1 || models[1][0].Memory != 7 || len(models[2]) != 1 || models[2][0].Objective != time.Minute {
+			t.Errorf("got %+v, want an event with the memory of 7, and then one with the objective of a minute", models)
 		}
 	})
 }
