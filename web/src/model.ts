@@ -27,7 +27,7 @@ export class ModelView {
   private curve: { destroy(): void } | null = null
   private readonly curveSection: HTMLElement
   private readonly why = h('div', { class: 'why' })
-  private explained = 0
+  private explained = -Infinity // when
 
   constructor(
     private readonly store: Store,
