@@ -5,6 +5,7 @@ import { bytes, clock, count } from './format.ts'
 import { ModelView } from './model.ts'
 import { Overview } from './overview.ts'
 import { Store, Stream } from './stream.ts'
+import { parts } from './try.ts'
 
 // A View is what the address names.
 interface View {
@@ -50,7 +51,7 @@ function draw(): void {
 // show opens what the address names: #/ is the list of models, #/NAME/VERSION a model.
 function show(): void {
   view?.destroy?.()
-  const [, name, version] = location.hash.split('/').map(decodeURIComponent)
+  const [, name, version] = parts(location.hash)
   if (name) {
     view = new ModelView(store, name, version ?? '')
     stream.watch(name, version ?? '')

@@ -25,6 +25,18 @@ interface Field {
 // maxFilled is how many elements the page fills in: a text field with more is slow.
 const maxFilled = 4096
 
+// parts returns the parts of the address of a page. One with a % that begins no character is taken
+// as it is.
+export function parts(hash: string): string[] {
+  return hash.split('/').map(part => {
+    try {
+      return decodeURIComponent(part)
+    } catch {
+      return part
+    }
+  })
+}
+
 // modelPath returns the path of a version. Version '' means that the server chooses.
 export function modelPath(name: string, version: string): string {
   return 'v2/models/' + encodeURIComponent(name) + (version && '/versions/' + encodeURIComponent(version))

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { runnerImport } from 'vite'
 
-const { TryIt } = (await runnerImport('./src/try.ts')).module
+const { TryIt, parts } = (await runnerImport('./src/try.ts')).module
 
 // A Part is as much of an element as the form needs.
 class Part {
@@ -100,4 +100,9 @@ test('the code uses TLS if the page does, and the path of a proxy', async () => 
   assert.match(code('curl'), /^curl https:\/\/example\.org:8443\/models\/v2\//)
   assert.match(code('Python'), /url="https:\/\/example\.org:8443\/models"/)
   assert.equal(code('shoal'), 'shoal infer m --random --url https://example.org:8443/models')
+})
+
+test('an address with a % that begins no character is taken as it is', () => {
+  assert.deepEqual(parts('#/a%20b/1'), ['#', 'a b', '1'])
+  assert.deepEqual(parts('#/100%/1'), ['#', '100%', '1'])
 })
