@@ -25,6 +25,13 @@ interface Field {
 // maxFilled is how many elements the page fills in: a text field with more is slow.
 const maxFilled = 4096
 
+// tokens are the strings, numbers and spaces of valid JSON.
+const tokens = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*|\s+/g
+
+// mark begins strings that are whole numbers which JavaScript would round.
+const mark = '\ue000'
+const marked = /"\ue000(-?\d+)"/g
+
 // parts returns the parts of the address of a page. One with a % that begins no character is taken
 // as it is.
 export function parts(hash: string): string[] {
@@ -118,8 +125,16 @@ export class TryIt {
     this.write()
   }
 
-  private request(): { inputs: unknown[] } {
-    return { inputs: this.fields.map(f => ({ name: f.tensor.name, datatype: f.tensor.datatype, shape: this.shapeOf(f), data: JSON.parse('[' + f.data.value + ']') })) }
+  // request returns the body of the request. It has numbers as they were written: those of 64 bits
+  // do not fit into JavaScript's.
+  private request(): string {
+    const inputs = this.fields.map(f => {
+      JSON.parse('[' + f.data.value + ']') // or an error
+      const data = f.data.value.replace(tokens, t => (/^\s/.test(t) ? '' : t))
+      const head = JSON.stringify({ name: f.tensor.name, datatype: f.tensor.datatype, shape: this.shapeOf(f) })
+      return head.slice(0, -1) + ',"data":[' + data + ']}'
+    })
+    return '{"inputs":[' + inputs.join(',') + ']}'
   }
 
   private async send(e: Event): Promise<void> {
@@ -128,11 +143,14 @@ export class TryIt {
     text(this.answer, 'waiting …')
     const began = performance.now()
     try {
-      const response = await fetch(modelPath(this.name, this.version) + '/infer', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(this.request()) })
+      const response = await fetch(modelPath(this.name, this.version) + '/infer', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: this.request() })
       const body = await response.text()
       let shown = body
       try {
-        shown = JSON.stringify(JSON.parse(body), (_, v) => (Array.isArray(v) && v.length > 64 ? [...v.slice(0, 64), `… ${v.length - 64} more`] : v), 1).replace(/\n\s+(?=[-\d"\]…])/g, ' ')
+        JSON.parse(body) // or an error
+        const whole = body.replace(tokens, t => (/^-?\d{16,}$/.test(t) ? `"${mark}${t}"` : t))
+        shown = JSON.stringify(JSON.parse(whole), (_, v) => (Array.isArray(v) && v.length > 64 ? [...v.slice(0, 64), `… ${v.length - 64} more`] : v), 1).replace(/\n\s+(?=[-\d"\]…])/g, ' ')
+        shown = shown.replace(marked, '$1')
       } catch {
         // it is shown as it came
       }
@@ -146,7 +164,7 @@ export class TryIt {
     if (this.fields.length === 0) return
     let body: string
     try {
-      body = JSON.stringify(this.request())
+      body = this.request()
     } catch {
       body = '{"inputs":[…]}'
     }

@@ -48,13 +48,13 @@ const settled = () => new Promise(done => setImmediate(done))
 
 // open shows the form of a model whose metadata has versions. It returns the paths that are
 // requested, the form's elements, and a function for the code of a client.
-async function open(address, version, versions) {
+async function open(address, version, versions, datatype = 'INT32') {
   const asked = []
   globalThis.document = { createElement: tag => new Part(tag) }
   globalThis.location = new URL(address)
   globalThis.fetch = async path => {
     asked.push(path)
-    return Response.json({ name: 'm', versions, inputs: [{ name: 'x', datatype: 'INT32', shape: [-1, 2] }], outputs: [] })
+    return Response.json({ name: 'm', versions, inputs: [{ name: 'x', datatype, shape: [-1, 2] }], outputs: [] })
   }
   const { element } = new TryIt('m', version)
   await settled()
@@ -100,6 +100,40 @@ test('the code uses TLS if the page does, and the path of a proxy', async () => 
   assert.match(code('curl'), /^curl https:\/\/example\.org:8443\/models\/v2\//)
   assert.match(code('Python'), /url="https:\/\/example\.org:8443\/models"/)
   assert.equal(code('shoal'), 'shoal infer m --random --url https://example.org:8443/models')
+})
+
+test('whole numbers of 64 bits are sent and shown as they are', async () => {
+  const { element, code } = await open('http://localhost:8000/#/m', '', ['1'], 'INT64')
+  let sent = ''
+  globalThis.fetch = async (_, request) => {
+    sent = request.body
+    return new Response('{"outputs": [{"name": "y", "data": [9007199254740993, -9223372036854775808, "9007199254740993", 1.5]}]}')
+  }
+  const [data] = element.all('textarea')
+  data.value = '9007199254740993,\n -9223372036854775808'
+  data.listeners.input()
+  const want = '{"inputs":[{"name":"x","datatype":"INT64","shape":[1,2],"data":[9007199254740993,-9223372036854775808]}]}'
+  assert.ok(code('curl').endsWith(` -d '${want}'`), code('curl'))
+  element.all('form')[0].listeners.submit({ preventDefault() {} })
+  await settled()
+  assert.equal(sent, want)
+  const answer = element.all('pre').map(p => p.textContent).find(t => t.startsWith('200'))
+  assert.match(answer, /9007199254740993, -9223372036854775808, "9007199254740993", 1\.5 \]/)
+})
+
+test('strings are sent with their spaces, and data that is no list is not sent', async () => {
+  const { element } = await open('http://localhost:8000/#/m', '', ['1'], 'BYTES')
+  const sent = []
+  globalThis.fetch = async (_, request) => {
+    sent.push(JSON.parse(request.body).inputs[0].data)
+    return Response.json({})
+  }
+  const [data] = element.all('textarea')
+  for (data.value of [String.raw`"a \" 1  2", "b\\"`, '"a', '1], "more": [2']) {
+    element.all('form')[0].listeners.submit({ preventDefault() {} })
+    await settled()
+  }
+  assert.deepEqual(sent, [['a " 1  2', 'b\\']])
 })
 
 test('an address with a % that begins no character is taken as it is', () => {
