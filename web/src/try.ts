@@ -170,7 +170,7 @@ export class TryIt {
     }
     if (body.length > 2000) body = body.replace(/"data":\[[^\]]{60,}\]/g, '"data":[…]')
     const base = location.href.replace(/[#?].*$/, '').replace(/\/$/, '')
-    const python = this.fields.map(f => `    "${f.tensor.name}": np.zeros([${this.shapeOf(f).join(', ')}], dtype=${numpy(f.tensor.datatype)}),`).join('\n')
+    const python = this.fields.map(f => `    "${f.tensor.name}": ${numpy(f.tensor.datatype, this.shapeOf(f).join(', '))},`).join('\n')
     const all: Record<string, string> = {
       curl: `curl ${base}/${modelPath(this.name, this.named)}/infer -d '${body.replaceAll("'", "'\\''")}'`,
       Python: `import numpy as np\nimport shoal\n\nmodel = shoal.load("${this.name}", url="${base}"${this.named && `, version="${this.named}"`})\nprint(model.run({\n${python}\n}))`,
@@ -220,7 +220,9 @@ function sample(type: string): string {
   return String(Math.floor(Math.random() * 10))
 }
 
-function numpy(type: string): string {
-  if (type === 'BYTES') return 'object'
-  return 'np.' + type.toLowerCase().replace(/^fp/, 'float').replace(/^bf16$/, 'float32').replace(/^bool$/, 'bool_')
+// numpy returns an array of that type and shape.
+function numpy(type: string, shape: string): string {
+  if (type === 'BYTES') return `np.full([${shape}], "text", dtype=object)`
+  const name = type.toLowerCase().replace(/^fp/, 'float').replace(/^bf16$/, 'float32').replace(/^bool$/, 'bool_')
+  return `np.zeros([${shape}], dtype=np.${name})`
 }

@@ -136,6 +136,13 @@ test('strings are sent with their spaces, and data that is no list is not sent',
   assert.deepEqual(sent, [['a " 1  2', 'b\\']])
 })
 
+test('the Python code has texts for an input of texts', async () => {
+  const { code } = await open('http://localhost:8000/#/m', '', ['1'], 'BYTES')
+  assert.match(code('Python'), /"x": np\.full\(\[1, 2\], "text", dtype=object\),/)
+  const { code: of } = await open('http://localhost:8000/#/m', '', ['1'], 'FP16')
+  assert.match(of('Python'), /"x": np\.zeros\(\[1, 2\], dtype=np\.float16\),/)
+})
+
 test('an address with a % that begins no character is taken as it is', () => {
   assert.deepEqual(parts('#/a%20b/1'), ['#', 'a b', '1'])
   assert.deepEqual(parts('#/100%/1'), ['#', '100%', '1'])
