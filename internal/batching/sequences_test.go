@@ -608,6 +608,22 @@ func TestAnIterativeRequestRunsAgainInItsSlotWithNewOnes(t *testing.T) {
 	}
 }
 
+func TestASequenceGoesOnAfterARequestThatIsRefusedOnArrival(t *testing.T) {
+	full := batching.Config{MaxRows: 1, Policy: batching.Triton{MaxRows: 1}, Shared: batching.Bound{Requests: 1}}
+	s := &slotTest{t: t, s: batching.NewSequences(full, batching.SequenceConfig{Slots: 1}), now: 10}
+	s.step(batching.Event{Kind: batching.Up, Instance: 1})
+	s.step(batching.Event{Kind: batching.Take, Instance: 1})
+	s.arrive("a", 1, true, false, 0)
+	s.arrive("too many", 1, false, false, 0)
+	s.expectVerdict(batching.QueueFull, "too many")
+	s.expectBatch("a@0")
+	late := &batching.Item{Owner: "late", Rows: 1, Correlation: batching.Correlation{Number: 1}, Deadline: 5}
+	s.step(batching.Event{Kind: batching.Arrive, Item: late})
+	s.expectVerdict(batching.Expired, "late")
+	s.arrive("b", 1, false, true, 0)
+	s.expectBatch("b@0")
+}
+
 func TestAnIterativeRequestIsDeliveredOnceWhenItDoesNotRunAgain(t *testing.T) {
 	s := slotTestOf(t, batching.SequenceConfig{Slots: 1, Iterative: true})
 	s.arrive("a", 1, true, false, 0)
