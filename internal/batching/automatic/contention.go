@@ -215,8 +215,8 @@ func (c *contention) allowRetry(inUse, instances int) {
 
 // restart restores the calibrated slowdowns after a change of speed, because what was
 // measured while the expected times were wrong is wrong, too. New samples soon replace
-// them. Where nothing is calibrated, nothing is known.
-func (c *contention) restart(instances int) {
+// them. Where nothing is calibrated, nothing is known. It reports whether that of two batches is.
+func (c *contention) restart(instances int) (known bool) {
 	for n := 2; n <= maxParallel; n++ {
 		if c.calibrated[n] > 0 {
 			c.factor[n], c.samples[n], c.recentSamples[n] = c.calibrated[n], minTrusted, retrySamples
@@ -225,6 +225,7 @@ func (c *contention) restart(instances int) {
 		}
 	}
 	c.choose(instances)
+	return c.calibrated[2] > 0
 }
 
 // optimisticSpeedup returns the speedup of n parallel batches, assuming no slowdown if it

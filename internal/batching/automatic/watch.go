@@ -196,8 +196,7 @@ func (p *Policy) learn(r *run, took float64) {
 		return // it says nothing about other batches
 	}
 	if p.drifted(r, took) {
-		p.contention.restart(p.opt.Instances)
-		p.probed = 0
+		p.restartContention()
 	}
 	if r.retest && r.separate == 0 {
 		p.judgeRetest(r, took)
@@ -205,6 +204,19 @@ func (p *Policy) learn(r *run, took float64) {
 	p.curve.record(r.rows, took)
 	if p.curve.sinceBuild == 0 {
 		p.resize()
+	}
+}
+
+// restartContention begins anew with the slowdowns of parallel batches after a change of speed. They
+// are probed at once if nothing is known of them, and in a closed loop, so that its throughput is back
+// soon. In an open loop the calibrated ones are used until some batches have run alone: right after
+// the change most sizes are guesses. A slowdown that is measured against too long a time seems small,
+// and once batches run in parallel for that reason, nothing corrects the time any more.
+func (p *Policy) restartContention() {
+	known := p.contention.restart(p.opt.Instances)
+	p.probed = 0
+	if known && !p.returns.closedLoop {
+		p.probed, p.retry = probeBatches+1, retest{next: p.ledger.batch + retryFirst}
 	}
 }
 
