@@ -9,7 +9,7 @@ import (
 
 const loadsPerNode = 2 // copies that a node loads at the same time
 
-// Moves returns how many steps of a cell may begin in a time. Who sends them knows which have begun.
+// Moves returns how many steps of a cell may begin in a time. The caller knows which have begun.
 func Moves(since time.Duration) int { return int(200 * since.Seconds()) }
 
 // A Step is an order to a node.

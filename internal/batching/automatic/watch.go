@@ -209,7 +209,7 @@ func (p *Policy) learn(r *run, took float64) {
 
 // restartContention begins anew with the slowdowns of parallel batches after a change of speed. They
 // are probed at once if nothing is known of them, and in a closed loop, so that its throughput is back
-// soon. In an open loop the calibrated ones are used until some batches have run alone: right after
+// soon. In an open loop the calibrated ones are used until some batches ran without others: right after
 // the change most sizes are guesses. A slowdown that is measured against too long a time seems small,
 // and once batches run in parallel for that reason, nothing corrects the time any more.
 func (p *Policy) restartContention() {

@@ -27,7 +27,7 @@ def binary() -> str:
     """Returns the path of the server program: SHOAL_BINARY, the one in this package, or the one in PATH. The server starts in another directory, so the path is absolute."""
     named = os.environ.get("SHOAL_BINARY")
     if named:
-        return os.path.abspath(named) if os.sep in named else named  # which is looked for in PATH
+        return os.path.abspath(named) if os.sep in named else named  # Popen looks it up in PATH
     inside = pathlib.Path(__file__).with_name("_server") / "bin" / "shoal"
     if inside.exists():
         return str(inside)
