@@ -41,7 +41,7 @@ func startEndpoints(t *testing.T) (e endpoints) {
 	}
 	e.http = address(httptest.NewServer(kservehttp.New(backend, backend, backend, kservehttp.Options{})))
 	e.other = address(httptest.NewServer(http.NotFoundHandler()))
-	e.down = nobody
+	e.down = unusedAddress
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -59,9 +59,9 @@ func startEndpoints(t *testing.T) (e endpoints) {
 	return e
 }
 
-// nobody is an address at which no program listens. A port that was just closed may be another's by
-// the time of the call.
-const nobody = "127.0.0.1:1"
+// unusedAddress is an address at which no program listens. A port that was just closed may belong to
+// another program by the time of the call.
+const unusedAddress = "127.0.0.1:1"
 
 // clientCommands are the commands that call a server, about the given model.
 func clientCommands(model string) [][]string {

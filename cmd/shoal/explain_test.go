@@ -54,7 +54,7 @@ func TestExplainSaysWhyItCannot(t *testing.T) {
 		{server.URL, "broken", "", `model "broken" is not ready: version 1 is UNAVAILABLE: Internal: RuntimeError: cannot start`},
 		{server.URL, "recorder", "", `the server answered: Request for unknown model: 'recorder' is not found (404 Not Found)`},
 		{other.URL, "identity", "", other.URL + ` does not speak KServe v2 over HTTP: it answered "404 Not Found"`},
-		{"http://" + nobody, "identity", "", `no server answers at http://` + nobody + `; start one with "shoal serve", or name its address with -u`},
+		{"http://" + unusedAddress, "identity", "", `no server answers at http://` + unusedAddress + `; start one with "shoal serve", or name its address with -u`},
 	} {
 		if _, err := explains(t, tt.url, tt.model, "-x", tt.version); err == nil || !strings.HasPrefix(err.Error(), tt.want) || exitStatus(err) != 1 {
 			t.Errorf("%s %s: got %v, want %s", tt.model, tt.version, err, tt.want)

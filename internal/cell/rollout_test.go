@@ -445,7 +445,7 @@ func TestARolloutLoadsNothingOnANodeThatDrains(t *testing.T) {
 	}
 }
 
-// No node has the memory for the model by the figures, and its home serves it all the same.
+// By the figures no node has the memory for the model, but its home serves it.
 func TestARolloutLoadsTheVersionAtTheHomeOfAModelWithoutAPlace(t *testing.T) {
 	w := newWorld(t, Options{}, "a")
 	w.pages["a"].Memory = 5

@@ -201,7 +201,7 @@ func TestFiguresOfAnEarlierLoadAreNotRecent(t *testing.T) {
 	times.Rows = 10
 	for name, before := range map[string]stats.Totals{"fewer rows": rows, "other times": times} {
 		t.Run(name, func(t *testing.T) {
-			again := stats.Totals{Success: 20, Rows: 20} // more than before, while nobody looked
+			again := stats.Totals{Success: 20, Rows: 20} // more than before, between two reads of the page
 			again.QueueTimes.Buckets[0], again.EngineTimes.Buckets[3] = 20, 20
 			now := &before
 			r := NewReporter(Options{Read: func() Page { return Page{Models: []Model{{Name: "m", Stats: now}}} }})

@@ -75,7 +75,7 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 	var closeErr error
 	for v.workerCount() > maxWorkers {
 		_, err := v.Scheduler.Remove()
-		closeErr = errors.Join(closeErr, err) // the worker is gone all the same
+		closeErr = errors.Join(closeErr, err) // the worker has ended in either case
 	}
 	if maxWorkers == 0 && !v.placeholder {
 		v.Scheduler.Add(placeholder{}) // it answers the queued requests

@@ -24,9 +24,15 @@ import (
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// disturbances are what happens to a server before it must be as fast as one to which nothing has
-// happened. Each takes as long as it is given, while clients ask.
-var disturbances = []string{"six busy loops", "SIGSTOP pulses", "a disturbed calibration"}
+// What happens to a server before it must be as fast as one to which nothing has happened: for some
+// seconds while clients ask, or while it is calibrated.
+const (
+	sixLoops             = "six busy loops"
+	stopPulses           = "SIGSTOP pulses"
+	disturbedCalibration = "a disturbed calibration"
+)
+
+var disturbances = []string{sixLoops, stopPulses, disturbedCalibration}
 
 const (
 	recoveryRounds = 20
@@ -97,41 +103,39 @@ func (d *disturbed) measure(t *testing.T, r *onnxruntime.Runtime, samples *measu
 		d.request = &client.Request{Model: d.model, Inputs: in}
 	}
 
-	quiet := servertest.Start(t, repository())
+	start := func() *servertest.Server {
+		s := servertest.Start(t, repository())
+		s.AwaitMeasured(t, d.model)
+		return s
+	}
+	quiet := start()
 	defer quiet.Kill()
-	quiet.AwaitMeasured(t, d.model)
-	lasts := servertest.StrictOr(15*time.Second, 2*time.Second)
-	var other *servertest.Server
-	if d.how == "a disturbed calibration" {
-		busy := busyLoops(t)
-		other = servertest.Start(t, repository())
-		other.AwaitMeasured(t, d.model)
-		busy()
-	} else {
-		other = servertest.Start(t, repository())
-		other.AwaitMeasured(t, d.model)
+	stop := func() {}
+	if d.how == disturbedCalibration {
+		stop = busyLoops(t)
 	}
+	other := start()
 	defer other.Kill()
+	stop()
 
-	before := []float64{1}
-	if d.how != "a disturbed calibration" {
-		before = d.pairs(t, quiet, other)
-		d.crowd(t, other, func() {
-			if d.how == "six busy loops" {
-				stop := busyLoops(t)
-				time.Sleep(lasts)
-				stop()
-			} else {
-				d.pulses(t, other, lasts)
-			}
-			d.awaitBatches(other)
-		})
-	} else {
-		d.crowd(t, other, func() { d.awaitBatches(other) })
+	was := 1.0 // of a disturbed calibration, which nothing precedes
+	if d.how != disturbedCalibration {
+		was, _, _ = bench.Median(d.pairs(t, quiet, other))
 	}
-	was, _, _ := bench.Median(before)
+	lasts := servertest.StrictOr(15*time.Second, 2*time.Second)
+	d.crowd(t, other, func() {
+		switch d.how {
+		case sixLoops:
+			stop := busyLoops(t)
+			time.Sleep(lasts)
+			stop()
+		case stopPulses:
+			d.pulses(t, other, lasts)
+		}
+		d.awaitBatches(other)
+	})
 	after := d.pairs(t, quiet, other)
-	t.Logf("%s: before %.3f; after %.3f", name, before, after)
+	t.Logf("%s: before %.3f; after %.3f", name, was, after)
 	for _, ratio := range after {
 		servertest.Add(t, samples, name, ratio/max(was, recoverTo))
 	}
