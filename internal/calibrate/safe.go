@@ -156,14 +156,14 @@ func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 // runCopied runs inputs of the given number of rows, and returns a copy of the outputs. Models that
 // the model calls are called by the server, as when it is warmed up.
 func runCopied(ctx context.Context, inst engine.Instance, inputs []tensor.Tensor, rows int) ([]tensor.Tensor, error) {
-	run := inst.Run
-	if d, ok := inst.(engine.DelegateRunner); ok {
-		run = func(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
-			return d.RunFor(ctx, access.Self, in, out)
-		}
-	}
 	var out engine.Outputs
-	if err := run(ctx, inputs, &out); err != nil {
+	var err error
+	if d, ok := inst.(engine.DelegateRunner); ok {
+		err = d.RunFor(ctx, access.Self, inputs, &out)
+	} else {
+		err = inst.Run(ctx, inputs, &out)
+	}
+	if err != nil {
 		return nil, err
 	}
 	defer out.Memory.Release()
