@@ -38,7 +38,8 @@ type call struct {
 
 	slot slot // where a stage holds the rows, if one does
 
-	// Written under the scheduler's lock. Those of a call that was answered do not change any more.
+	// Written under the scheduler's lock, since the call was admitted. Those of a call that was answered
+	// do not change any more until it is admitted for another request: a stage may still name it.
 	taken  bool          // it is in a batch
 	sender engine.Sender // the instance that took the call, if its model may send responses; else nil
 
@@ -72,7 +73,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Deadline = 0
 	c.item.Tenant, c.item.Weight = req.Tenant, req.Weight
 	c.times = infer.Timeline{}
-	c.taken, c.sender, c.rejected, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
+	c.rejected, c.outage, c.err, c.parameters = false, nil, nil, nil
 	c.item.Again, c.streaming, c.probe, c.requeued = false, false, false, time.Time{}
 	c.slot.state.Store(unstaged)
 	c.holders.Store(2)

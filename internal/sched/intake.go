@@ -57,6 +57,7 @@ func (s *Scheduler) admitLocked(own *call, out *batching.Actions) {
 	for c := s.intake.takeAll(); c != nil; {
 		next := c.next // read first: c may return to the pool once the core knows it
 		c.next = nil
+		c.taken, c.sender = false, nil
 		c.times.Queued = s.at(now)
 		s.stepLocked(now, batching.Event{Kind: batching.Arrive, Item: &c.item}, out)
 		if c == own { // other callers may wait already, and would not copy their rows

@@ -215,6 +215,38 @@ func TestStagedRowsReachTheirOwners(t *testing.T) {
 	}
 }
 
+// TestStagesOfCallersThatLeaveAreDropped looks for races between callers that leave, whose calls are
+// used again, and those that need their stages. Each request fills a stage.
+func TestStagesOfCallersThatLeaveAreDropped(t *testing.T) {
+	p := pacer.New()
+	defer p.Close()
+	eng := &enginetest.Echo{Takes: constant(200 * time.Millisecond)}
+	s := New(open(t, eng, 1), Options{Pacer: p, Batching: batching.Config{MaxRows: 4, Policy: batching.Triton{MaxRows: 4}}})
+	const clients, requests = 8, 400
+	var callers sync.WaitGroup
+	for range clients {
+		callers.Go(func() {
+			for i := range requests {
+				req := largeRequest("leaves", 3)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%100)*time.Microsecond)
+				var resp infer.Response
+				if err := s.Submit(ctx, req, &resp); err == nil {
+					resp.Release()
+				}
+				cancel()
+				req.Memory.Release()
+			}
+		})
+	}
+	callers.Wait()
+	if s.stagesOpened <= maxStages {
+		t.Errorf("%d stages were opened: none was dropped for another", s.stagesOpened)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A gapEngine takes a millisecond for each batch, and adds up how long it had
 // nothing to do between two.
 type gapEngine struct {
