@@ -58,9 +58,10 @@ type Options struct {
 	Log          *slog.Logger
 }
 
-// gcCPU selects the CPU time of garbage collection, which the Go collector does not export
-// by default.
-var gcCPU = regexp.MustCompile(`^/cpu/classes/gc/total:cpu-seconds$`)
+// goCPU selects the time of garbage collection and of everything else, which the Go collector does not
+// export by default. Go measures both by the clock, also while others have the core, so that one can
+// only be compared with the other.
+var goCPU = regexp.MustCompile(`^/cpu/classes/(gc/total|user):cpu-seconds$`)
 
 // New returns the handler of GET /metrics, for callers that may observe the server.
 func New(src Source, opts Options) http.Handler {
@@ -68,7 +69,7 @@ func New(src Source, opts Options) http.Handler {
 	registry.MustRegister(
 		collector{src: src, build: prometheus.MustNewConstMetric(buildInfo, prometheus.GaugeValue, 1, opts.Version, runtime.Version())},
 		modelCollector{src},
-		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: gcCPU})),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: goCPU})),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	registry.MustRegister(limits(opts))

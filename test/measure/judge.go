@@ -44,7 +44,7 @@ func (b Bound) String() string {
 }
 
 // Miss returns by how much a value misses the bound, as a share of the end that it
-// misses (of 1 if that is 0), and 0 if it keeps to it.
+// misses (of 1 if that is 0), and 0 if it keeps to it. What is not a number misses every bound.
 func (b Bound) Miss(value float64) float64 {
 	beyond := func(by, end float64) float64 {
 		if end == 0 {
@@ -53,6 +53,8 @@ func (b Bound) Miss(value float64) float64 {
 		return by / math.Abs(end)
 	}
 	switch {
+	case math.IsNaN(value):
+		return math.Inf(1)
 	case value < b.Low:
 		return beyond(b.Low-value, b.Low)
 	case value > b.High:

@@ -86,6 +86,9 @@ func TestAValueThatIsNoNumberHasNoVerdict(t *testing.T) {
 			t.Errorf("%v among the samples: %v", v, got)
 		}
 	}
+	if Between(0, 1).Miss(math.NaN()) == 0 {
+		t.Error("what is not a number keeps to a bound")
+	}
 }
 
 func TestAFigureThatPromisesNothingHasNoOutcome(t *testing.T) {

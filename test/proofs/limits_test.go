@@ -115,12 +115,12 @@ func (l *limits) way(t *testing.T) {
 				l.add(t, p+", 12.8 KB: CPU of the server above it, µs", m.cpu-b.cpu)
 				l.add(t, p+", 12.8 KB: throughput, times the echo's", m.perSecond/b.perSecond)
 
-				var garbage, cpu time.Duration
+				var garbage float64
 				b, m = measure.Pair(round,
 					func() pull { return pullAt(t, echo, echoLarge[p], crowded, d) },
 					func() pull {
-						garbage, cpu = -collected(s), -s.Usage().CPU
-						defer func() { garbage, cpu = garbage+collected(s), cpu+s.Usage().CPU }()
+						before := goCPUOf(s)
+						defer func() { garbage = goCPUOf(s).since(before) }()
 						return pullAt(t, s, large[p], crowded, d)
 					})
 				j := pullAt(t, s, joined[p], crowded, d)
@@ -129,7 +129,7 @@ func (l *limits) way(t *testing.T) {
 				l.add(t, p+", 600 KB: CPU of the echo, µs", b.cpu)
 				l.add(t, p+", 600 KB: CPU of the server, times it", m.cpu/b.cpu)
 				l.add(t, p+", 600 KB: with rows joined, times it", j.cpu/b.cpu)
-				l.add(t, p+", 600 KB: garbage collection, share of CPU", garbage.Seconds()/cpu.Seconds())
+				l.add(t, p+", 600 KB: garbage collection, share of CPU", garbage)
 			}
 			for name, c := range leans {
 				l.add(t, "gRPC, 12.8 KB: CPU of "+name+", µs", pullAt(t, echo, c, crowded, d).cpu)

@@ -92,19 +92,34 @@ const (
 	pulling = 2 * time.Second
 )
 
-var collecting = regexp.MustCompile(`(?m)^go_cpu_classes_gc_total_cpu_seconds_total (\S+)$`)
+var goTime = regexp.MustCompile(`(?m)^go_cpu_classes_(gc_total|user)_cpu_seconds_total (\S+)$`)
 
-// collected returns how much CPU the server has used to collect garbage, up to the end
-// of the last collection.
-func collected(s *servertest.Server) time.Duration {
+// A goCPU is for how long the server has run Go code, in seconds, up to the end of the last garbage
+// collection.
+type goCPU struct{ garbage, rest float64 }
+
+func goCPUOf(s *servertest.Server) (c goCPU) {
 	s.T.Helper()
-	found := collecting.FindStringSubmatch(s.MetricsPage())
-	if found == nil {
-		s.T.Fatal("the metrics do not say what garbage collection takes")
+	found := goTime.FindAllStringSubmatch(s.MetricsPage(), -1)
+	if len(found) != 2 {
+		s.T.Fatalf("the metrics have %d times of Go code, want 2", len(found))
 	}
-	seconds, err := strconv.ParseFloat(found[1], 64)
-	if err != nil {
-		s.T.Fatal(err)
+	for _, f := range found {
+		seconds, err := strconv.ParseFloat(f[2], 64)
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		if f[1] == "user" {
+			c.rest = seconds
+		} else {
+			c.garbage = seconds
+		}
 	}
-	return time.Duration(seconds * float64(time.Second))
+	return c
+}
+
+// since returns the share of garbage collection since an earlier time.
+func (c goCPU) since(before goCPU) float64 {
+	garbage := c.garbage - before.garbage
+	return garbage / (garbage + c.rest - before.rest)
 }
