@@ -15,6 +15,7 @@ var layers = [][]string{
 		"python/src",
 		"internal/buf",
 		"internal/memfd",
+		"internal/tempdir",
 		"internal/shm",
 		"internal/checkout",
 		"internal/script",

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/tempdir"
 )
 
 // A Dialect selects the server whose statuses and answers clients expect.
@@ -43,6 +44,7 @@ type Store struct {
 	opts   Options
 	server *server.Server
 	files  store
+	dir    *tempdir.Dir   // where archives are unpacked
 	stamps atomic.Uint64  // number of registrations
 	work   sync.WaitGroup // asynchronous changes
 
@@ -56,12 +58,12 @@ type Store struct {
 // the server, and calls RemoveFiles after that.
 func New(s *server.Server, opts Options) (*Store, error) {
 	opts.Dialect = cmp.Or(opts.Dialect, MultiModelServer)
-	private, err := os.MkdirTemp("", "shoal-models-*") // readable by this user only
+	private, err := tempdir.New("models")
 	if err != nil {
 		return nil, err
 	}
-	st := &Store{opts: opts, server: s, halts: map[int]context.CancelFunc{}}
-	st.files = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, words: wordsOfMMS}
+	st := &Store{opts: opts, server: s, dir: private, halts: map[int]context.CancelFunc{}}
+	st.files = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private.Path(), words: wordsOfMMS}
 	if opts.Dialect == TorchServe {
 		st.files.words = wordsOfTorchServe
 	}
@@ -271,7 +273,7 @@ func (s *Store) Close() {
 }
 
 // RemoveFiles deletes all unpacked archives. No version may be open.
-func (s *Store) RemoveFiles() error { return os.RemoveAll(s.files.private) }
+func (s *Store) RemoveFiles() error { return s.dir.Remove() }
 
 // background runs f in a goroutine. Close cancels its context and waits for it.
 func (s *Store) background(f func(context.Context)) {

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/tempdir"
 )
 
 // An override is a configuration or files that a client sends to replace those on disk. The
@@ -81,16 +82,16 @@ func (o override) unpack(name string) (f *candidate, err error) {
 	if o.Config == "" {
 		return nil, infer.Errorf(infer.Invalid, "files of a model were sent without a configuration").WithReason(infer.ConfigMissing, name, "")
 	}
-	dir, err := os.MkdirTemp("", "shoal-")
+	unpacked, err := tempdir.New("upload")
 	if err != nil {
 		return nil, fmt.Errorf("cannot create a directory for the uploaded files: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			_ = os.RemoveAll(dir) // the first error is the one to report
+			_ = unpacked.Remove() // the first error is the one to report
 		}
 	}()
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(unpacked.Path())
 	if err != nil {
 		return nil, err
 	}
@@ -103,10 +104,10 @@ func (o override) unpack(name string) (f *candidate, err error) {
 			return nil, infer.Errorf(infer.Invalid, "file:%s: %w; the path must be below the model's directory, such as 1/model.onnx, and %s must have space for the file", path, err, os.TempDir())
 		}
 	}
-	if f, err = scanEntry(dir); err != nil {
+	if f, err = scanEntry(unpacked.Path()); err != nil {
 		return nil, err
 	}
-	f.name = name
+	f.name, f.unpacked = name, unpacked
 	return f, f.err
 }
 
@@ -119,8 +120,8 @@ type upload struct {
 }
 
 // newUpload returns an upload with one user, the caller.
-func newUpload(dir string) *upload {
-	return newFiles(func() { _ = os.RemoveAll(dir) }) // what stays is swept with the directory it is in
+func newUpload(dir *tempdir.Dir) *upload {
+	return newFiles(func() { _ = dir.Remove() }) // what stays is swept later
 }
 
 func newFiles(remove func()) *upload {

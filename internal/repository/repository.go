@@ -574,7 +574,7 @@ func (r *Repository) change(name string, with override) error {
 		}
 		with, at = full, f.whole() // of all versions, although only those that serve are fetched
 		if len(with.Files) > 0 {
-			sent = newUpload(f.dir)
+			sent = newUpload(f.unpacked)
 		} else if f, sent, err = r.fetch(ctx, f, r.selected(with)); err != nil {
 			return nil, unreached(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/tempdir"
 )
 
 // A candidate is a model that a location has.
@@ -28,7 +29,8 @@ type candidate struct {
 	config   fingerprint           // of config.pbtxt and what else belongs to all versions
 	versions map[int64]fingerprint // by number
 
-	remote *remote // where its files are, if they are not in dir yet; nil if they are
+	remote   *remote      // where its files are, if they are not in dir yet; nil if they are
+	unpacked *tempdir.Dir // dir, if a client sent the files; nil otherwise
 
 	err error // why the model cannot be read
 

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/shoal-serving/shoal/internal/tempdir"
 )
 
 func TestWhatPythonLeavesBehindIsNoChangeOfAModel(t *testing.T) {
@@ -42,12 +44,13 @@ func TestWhatPythonLeavesBehindIsNoChangeOfAModel(t *testing.T) {
 
 func TestFilesThatAClientSentStayForThoseWhoReadThemAgain(t *testing.T) {
 	for _, rereads := range []bool{false, true} {
-		dir := filepath.Join(t.TempDir(), "sent")
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Setenv("TMPDIR", t.TempDir())
+		dir, err := tempdir.New("upload")
+		if err != nil {
 			t.Fatal(err)
 		}
 		there := func() bool {
-			_, err := os.Stat(dir)
+			_, err := os.Stat(dir.Path())
 			return err == nil
 		}
 		sent := newUpload(dir)

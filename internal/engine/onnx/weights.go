@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/tempdir"
 )
 
 // The files of a model that was saved so that sessions can share its weights.
@@ -56,16 +57,16 @@ func (w *sharedWeights) dropPages() error {
 // them by others. So the model is first saved as the library runs it. Both sessions load
 // that, without optimising it again. The files have no name any more when loadTwo returns.
 func loadTwo(ctx context.Context, r loader, file string, opts, exclusive onnxruntime.SessionOptions) (d *device, err error) {
-	dir, err := os.MkdirTemp("", "shoal-weights-")
+	dir, err := tempdir.New("weights")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a directory that stays does no harm
-	saved := filepath.Join(dir, savedModel)
+	defer func() { _ = dir.Remove() }() // what stays is swept later
+	saved := filepath.Join(dir.Path(), savedModel)
 	if err := r.Save(ctx, file, saved, savedWeights, opts); err != nil {
 		return nil, err
 	}
-	weights, err := openWeights(r, dir)
+	weights, err := openWeights(r, dir.Path())
 	if err != nil {
 		return nil, err
 	}
