@@ -5,12 +5,13 @@ import "github.com/shoal-serving/shoal/internal/batching"
 const (
 	auditSkip    = 8    // batches of a part that are not measured, because the one before has still an effect
 	auditBatches = 24   // batches of a part that are measured
-	auditFewest  = 4    // batches of a part that show something
+	auditFewest  = 4    // batches of a part that show something, and of greedy that are not measured: each costs as much as greedy is worse
 	auditFirst   = 32   // batches between a doubt and the audit that follows it
 	auditGrowth  = 4    // factor of that number with each audit that confirms the policy
 	auditMax     = 8192 // limit of that number
 	auditGain    = 1.05 // factor in throughput by which greedy must be better
 	auditWorse   = 0.9  // factor at which greedy has lost after a third of its batches
+	auditBad     = 0.8  // factor at which greedy has lost after the fewest
 	auditClear   = 1.3  // factor that needs no confirmation
 	auditOff     = 256  // batches for which the policy is greedy after it lost an audit; doubles each time
 	maxAuditOff  = 8192 // limit of the doubling
@@ -88,7 +89,11 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 	}
 	n := batch - a.first
 	long := a.part == auditGreedy && now-a.began > a.took // its batches are so large that all of them would cost too much
-	if n <= auditSkip && (!long || a.since <= a.began) {
+	skip := uint64(auditSkip)
+	if a.part == auditGreedy {
+		skip = auditFewest
+	}
+	if n <= skip && (!long || a.since <= a.began) {
 		a.since = now
 		return false
 	}
@@ -96,7 +101,8 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 	a.counted++
 	rate := a.rows / float64(max(1, now-a.since))
 	if n < auditSkip+auditBatches {
-		if a.part == auditGreedy && (long && a.counted == auditFewest || n == auditSkip+auditBatches/3) && rate < auditWorse*a.before {
+		if a.part == auditGreedy && (a.counted >= auditFewest && rate < auditBad*a.before ||
+			(long && a.counted == auditFewest || n == auditSkip+auditBatches/3) && rate < auditWorse*a.before) {
 			return a.end(batch, false) // clearly worse
 		}
 		return false

@@ -164,11 +164,19 @@ func TestAuditsGetRarerWhileTheyConfirmThePolicy(t *testing.T) {
 }
 
 func TestAnAuditThatGreedyClearlyLosesIsShort(t *testing.T) {
-	var a audit
-	batch := uint64(0)
-	a.doubt(batch)
-	if _, n := runAudit(&a, &batch, ms/2); n > auditBatches+auditSkip+auditBatches/3+2 {
-		t.Errorf("the audit took %d batches", n)
+	for _, tt := range []struct {
+		ours   time.Duration
+		greedy int // batches
+	}{
+		{ms / 2, auditFewest + auditFewest},
+		{ms * 17 / 20, auditSkip + auditBatches/3},
+	} {
+		var a audit
+		batch := uint64(0)
+		a.doubt(batch)
+		if _, n := runAudit(&a, &batch, tt.ours); n != 1+auditBatches+tt.greedy {
+			t.Errorf("if it takes %v instead of a millisecond, the audit took %d batches, want %d, of which %d are greedy", tt.ours, n, 1+auditBatches+tt.greedy, tt.greedy)
+		}
 	}
 }
 

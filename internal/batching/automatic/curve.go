@@ -17,6 +17,7 @@ const (
 	cellDecay           = 0.98915 // factor of a cell's weight with each batch of its size: the last 64 batches make up half of it
 	maxCalibratedWeight = 10      // maximum weight of a calibrated size, in batches
 	minSeenWeight       = 2       // batches after which a size counts as seen
+	guessWeight         = 0.25    // batches that a guess counts as: after a change of speed, one batch says more of its size
 	minSamples          = 4       // batches after which a size has an estimate of its own
 	minBentSamples      = 10      // batches after which a size can show that the curve is not a line: by then, a single slow batch weighs little
 	maxLineError        = 0.08    // maximum relative distance of a cell from the line; beyond it the curve is nonlinear
@@ -305,13 +306,12 @@ func (c *curve) rescale(by float64) {
 	c.doubt()
 }
 
-// doubt makes a guess of all that was measured: it counts as one batch of each size, and is
-// forgotten like one.
+// doubt makes a guess of all that was measured.
 func (c *curve) doubt() {
 	for i := range c.cells {
 		cell := &c.cells[i]
 		mean, weight := cell.estimate()
-		cell.mean, cell.weight = mean, min(weight, 1)
+		cell.mean, cell.weight = mean, min(weight, guessWeight)
 		cell.calibrated, cell.calibratedWeight = 0, 0
 	}
 	c.build()
