@@ -56,9 +56,9 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		_, _ = os.Stdout.WriteString(d.Path())
-		os.Exit(0)
+		return
 	}
-	os.Exit(m.Run())
+	m.Run() // whose status the program exits with
 }
 
 func TestWhatAKilledProcessLeftIsRemoved(t *testing.T) {
