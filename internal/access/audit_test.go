@@ -86,31 +86,41 @@ func TestEveryChangeIsRecordedWithItsOutcome(t *testing.T) {
 }
 
 func TestAnAuditLogBeginsANewFileWhenItIsFull(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	audit, err := OpenAudit(path, AuditOptions{Size: 400, Keep: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	gate := &Gate{Audit: audit, Open: true}
-	var all sync.WaitGroup
-	for range 40 {
-		all.Go(func() {
-			_ = gate.Change(context.Background(), Change{What: "load", Model: "m"}, func() error { return nil })
-		})
-	}
-	all.Wait()
-	if err := audit.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{path, path + ".1", path + ".2"} {
-		info, err := os.Stat(name)
-		if err != nil || info.Size() > 400 {
-			t.Errorf("%s: %v, %v", name, info, err)
+	const changes = 40
+	for _, keep := range []int{2, changes} {
+		path := filepath.Join(t.TempDir(), "audit.log")
+		audit, err := OpenAudit(path, AuditOptions{Size: 400, Keep: keep})
+		if err != nil {
+			t.Fatal(err)
 		}
-		readRecords(t, name)
-	}
-	if _, err := os.Stat(path + ".3"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a third old file: %v", err)
+		gate := &Gate{Audit: audit, Open: true}
+		var all sync.WaitGroup
+		for range changes {
+			all.Go(func() {
+				_ = gate.Change(context.Background(), Change{What: "load", Model: "m"}, func() error { return nil })
+			})
+		}
+		all.Wait()
+		if err := audit.Close(); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(path + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		records := 0
+		for _, name := range files {
+			if info, err := os.Stat(name); err != nil || info.Size() > 400 {
+				t.Errorf("%s: %v, %v", name, info, err)
+			}
+			records += len(readRecords(t, name))
+		}
+		if keep == changes && records != changes || audit.Lost() != 0 {
+			t.Errorf("%d of %d records are in the files, and %d are lost", records, changes, audit.Lost())
+		}
+		if keep == 2 && len(files) != 3 {
+			t.Errorf("the files are %v, want the current and two old ones", files)
+		}
 	}
 }
 

@@ -226,7 +226,7 @@ func TestNumbersAreEncodedAsTheyAreDecoded(t *testing.T) {
 	for typ, exact := range map[tensor.Type]float64{tensor.FP64: 1e-15, tensor.FP32: 1e-7, tensor.FP16: 1e-3, tensor.BF16: 1e-2} {
 		for _, v := range []float64{0, 0.001, 0.1, 0.25, 0.5, 0.75, 0.999} {
 			data := binary.LittleEndian.AppendUint64(nil, encode(typ, v))
-			if got := tensor.Float(typ, data); math.Abs(got-v) > exact*v {
+			if got := tensor.Float(typ, data); !(math.Abs(got-v) <= exact*v) {
 				t.Errorf("%v: %v became %v", typ, v, got)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -163,8 +164,10 @@ func TestInputsInRegionsAreLimitedAndCharged(t *testing.T) {
 	if _, err := regions.Attach(req, s); infer.CodeOf(err) != infer.Invalid || !strings.Contains(err.Error(), "limit of decoded bytes exceeded") {
 		t.Errorf("one byte over the limit: %v", err)
 	}
-	s.AddInput(0, slice(0, 3<<10))
-	if _, err := regions.Attach(req, s); infer.CodeOf(err) != infer.Invalid {
+	req, s = shared(slice(0, 2<<10), slice(0, 1))
+	req.Inputs = append(req.Inputs, req.Inputs[0])
+	s.AddInput(1, slice(0, 2<<10))
+	if _, err := regions.Attach(req, s); infer.CodeOf(err) != infer.Invalid || !strings.Contains(err.Error(), "limit of decoded bytes exceeded") {
 		t.Errorf("two inputs that exceed it together: %v", err)
 	}
 	req, s = shared(slice(0, 3<<10), slice(0, 1))
@@ -209,7 +212,7 @@ func TestTheNumberOfRegionsIsLimited(t *testing.T) {
 	if err := register("one in its place"); err != nil {
 		t.Error(err)
 	}
-	if err := register(strings.Repeat("n", 1025)); infer.CodeOf(err) != infer.Invalid {
+	if err := register(strings.Repeat("n", 1025)); infer.CodeOf(err) != infer.Invalid || !strings.Contains(err.Error(), "bytes of a region's name") {
 		t.Errorf("a long name: %v", err)
 	}
 	all, err := regions.Status("")
@@ -246,6 +249,7 @@ func TestClientsMayUseRegionsConcurrently(t *testing.T) {
 	regions, file := newRegions(t, "0123456789", kserve.RegionOptions{})
 	key := strings.TrimPrefix(file, "/dev/shm")
 	var clients sync.WaitGroup
+	var answered atomic.Int64
 	for i := range 8 {
 		clients.Go(func() {
 			name := fmt.Sprint(i % 4) // two clients share a name
@@ -260,6 +264,7 @@ func TestClientsMayUseRegionsConcurrently(t *testing.T) {
 						t.Error(err)
 					} else {
 						resp.Release()
+						answered.Add(1)
 					}
 					a.Release()
 				}
@@ -268,6 +273,9 @@ func TestClientsMayUseRegionsConcurrently(t *testing.T) {
 		})
 	}
 	clients.Wait()
+	if answered.Load() == 0 {
+		t.Error("no request used a region")
+	}
 	if all, err := regions.Status(""); err != nil || len(all) != 1 {
 		t.Errorf("%v are left: %v", all, err)
 	}

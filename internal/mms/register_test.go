@@ -1,8 +1,11 @@
 package mms
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -69,11 +72,10 @@ func TestAnArchiveThatUnpacksToMoreThanItSaysIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := []byte{0xa0, 0x86, 1, 0} // 100,000
-	for at := 0; at+4 <= len(data); at++ {
-		if string(data[at:at+4]) == string(size) {
-			copy(data[at:], []byte{10, 0, 0, 0})
-		}
+	if bytes.Count(data, size) == 0 {
+		t.Fatal("no size is forged")
 	}
+	data = bytes.ReplaceAll(data, size, []byte{10, 0, 0, 0})
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +86,22 @@ func TestAnArchiveThatUnpacksToMoreThanItSaysIsRefused(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(private); len(left) != 0 {
 		t.Errorf("%v are left", left)
+	}
+}
+
+// A zip is read by a library that notices that itself.
+func TestAFileThatIsLongerThanItSaysIsRefused(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	for size, want := range map[int]error{1000: nil, 1001: errTooLarge} {
+		u := unpacker{root: root, filesLeft: 1, bytesLeft: 1000}
+		open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(strings.Repeat("0", size))), nil }
+		if err := u.write(fmt.Sprint(size), 0o600, 10, open); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -440,6 +441,7 @@ func TestManyCallersWhoComeAndGo(t *testing.T) {
 		Levels: []batching.Level{{Timeout: 2 * ms}, {Timeout: ms, DelayOnTimeout: true, MaxQueue: 20}}, DefaultLevel: 2,
 	}})
 	var callers sync.WaitGroup
+	var answered atomic.Int64
 	for n := range 32 {
 		callers.Go(func() {
 			for i := range 100 {
@@ -455,6 +457,7 @@ func TestManyCallersWhoComeAndGo(t *testing.T) {
 						t.Errorf("%s got somebody else's rows", req.ID)
 					}
 					resp.Release()
+					answered.Add(1)
 				}
 				cancel()
 				req.Memory.Release()
@@ -462,6 +465,9 @@ func TestManyCallersWhoComeAndGo(t *testing.T) {
 		})
 	}
 	callers.Wait()
+	if answered.Load() < 100 {
+		t.Errorf("%d of 3200 requests were answered and compared", answered.Load())
+	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

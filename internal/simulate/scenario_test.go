@@ -126,7 +126,7 @@ func TestTurnsShareTheTimeOfADeviceEvenly(t *testing.T) {
 	report := runFile(t, "../../examples/scenarios/shared-device.yaml")
 	turns := report.Runs[1]
 	quick, slow := turns.Models[0], turns.Models[1]
-	if ratio := quick.Busy.Seconds() / slow.Busy.Seconds(); math.Abs(ratio-1) > 0.02 {
+	if ratio := quick.Busy.Seconds() / slow.Busy.Seconds(); !(math.Abs(ratio-1) <= 0.02) {
 		t.Errorf("the quick model had %.2f times as much of the device as the slow one, want 1", ratio)
 	}
 	if most := turns.Total.Last; turns.Total.Busy > most {

@@ -105,10 +105,18 @@ func TestARareShapeIsPassedByTwoBatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		answered := 0
 		for _, r := range report.Runs[0].Requests {
-			if took := r.Ended - r.Arrived; r.ID == "rare" && r.Refusal == "" && took > 4*full {
+			if r.ID != "rare" || r.Refusal != "" {
+				continue
+			}
+			answered++
+			if took := r.Ended - r.Arrived; took > 4*full {
 				t.Errorf("at %.0f %% load a rare request took %v, want at most four batches of %v", 100*load, took, full)
 			}
+		}
+		if load < 1 && answered < 20 {
+			t.Errorf("at %.0f %% load %d of 25 rare requests were answered", 100*load, answered)
 		}
 	}
 }

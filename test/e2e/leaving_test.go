@@ -169,7 +169,7 @@ func (l leavers) stay(t *testing.T, c *client.Client, m *leaverModel) {
 		m.want = got
 	}
 	for i := range m.want {
-		if len(got) != len(m.want) || math.Abs(float64(got[i]-m.want[i])) > 1e-3 {
+		if len(got) != len(m.want) || !(math.Abs(float64(got[i]-m.want[i])) <= 1e-3) {
 			t.Errorf("%s: got %v, want %v", m.name, got, m.want)
 			return
 		}

@@ -108,6 +108,9 @@ func (a attack) growth(t *testing.T) float64 {
 	attackers.Wait()
 	t.Logf("idle %d MiB; grew by up to %d MiB, %.2f times the budget, and by %d MiB in the end; charged then %d MiB, %.2f times the latter, and at most %d MiB; %.0f charges refused; p99 of others %v before, %v during",
 		idle>>20, grown>>20, float64(grown)/memoryBudget, held>>20, charged>>20, float64(charged)/float64(held), most>>20, figure(t, s, "shoal_memory_budget_rejections_total"), before, during)
+	if most == 0 && figure(t, s, "shoal_memory_budget_rejections_total") == 0 {
+		t.Error("nothing was charged or refused: the attack did not reach the server")
+	}
 	if most > memoryBudget {
 		t.Errorf("charged %d MiB of %d MiB", most>>20, memoryBudget>>20)
 	}

@@ -110,7 +110,7 @@ func (q knownRequest) check(answer *client.Response) error {
 	at := func(b []byte, i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b[i:])) }
 	for i := 0; i < len(q.want); i += 4 {
 		got, want := at(answer.Outputs[0].Data, i), at(q.want, i)
-		if math.Abs(float64(got-want)) > 1e-3 {
+		if !(math.Abs(float64(got-want)) <= 1e-3) { // NaN is wrong, too
 			return fmt.Errorf("%w: element %d is %v, want %v", errWrongAnswer, i/4, got, want)
 		}
 	}

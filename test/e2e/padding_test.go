@@ -67,7 +67,7 @@ func near(got, want []float32) bool {
 		return false
 	}
 	for i := range got {
-		if math.Abs(float64(got[i]-want[i])) > 1e-3*math.Abs(float64(want[i]))+1e-4 {
+		if !(math.Abs(float64(got[i]-want[i])) <= 1e-3*math.Abs(float64(want[i]))+1e-4) { // nor is NaN near
 			return false
 		}
 	}

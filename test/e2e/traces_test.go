@@ -293,6 +293,9 @@ func TestClientsSetWhichRequestsAreTraced(t *testing.T) {
 		t.Error("no trace on the page of metrics is one that was exported")
 	}
 	s.Terminate()
+	if !s.EndsWithin(servertest.StartPatience) { // the last spans are sent before it ends
+		t.Fatal("it does not end")
+	}
 	if n := count(); n["m"] != 5 || n["n"] != 2 {
 		t.Errorf("%v traces at the end, want 5 and 2", n)
 	}

@@ -76,7 +76,7 @@ func TestProofCell(t *testing.T) {
 			{"device time", measured.device, simulated.DeviceTime, servertest.StrictOr(0.05, 0.5)},
 			{"p50", measured.p50.Seconds(), simulated.P50.Seconds(), servertest.StrictOr(0.15, 3)},
 		} {
-			if off := c.real/c.simulated - 1; off > c.within || off < -c.within {
+			if off := c.real/c.simulated - 1; !(off <= c.within && off >= -c.within) {
 				t.Errorf("%v req/s: %s is off by %.1f %%, want at most %.0f %%", rate, c.what, 100*off, 100*c.within)
 			}
 		}

@@ -90,7 +90,7 @@ func roughly(t *testing.T, gate string, bound measure.Bound, samples []float64) 
 		return ""
 	}
 	mid, _, _ := bench.Median(samples)
-	if mid < bound.Low/2 || mid > 2*bound.High {
+	if !(mid >= bound.Low/2 && mid <= 2*bound.High) { // nor is NaN near
 		t.Errorf("%s: %.4g, want %v", gate, mid, bound)
 	}
 	return fmt.Sprintf("| %s | %.4g | %v | no verdict with %d samples |", gate, mid, bound, len(samples))

@@ -365,7 +365,7 @@ func requestsPerBatch(most, rows, clients int, slow func(now batching.Time, rows
 		w.At(0, func() { m.Arrive(&batching.Item{Rows: rows}) })
 	}
 	w.Run(20 * time.Second)
-	return float64(requests) / float64(batches)
+	return float64(requests) / float64(max(batches, 1))
 }
 
 // TestASlowMomentRulesNoSizeOut slows the device down for some hundred milliseconds of

@@ -75,7 +75,7 @@ func TestClientsReturnWithTheirOwnShapeIfTheyAlwaysDid(t *testing.T) {
 		}
 		last := &r.cohorts[(r.ended-1)%maxCohorts]
 		own, others := r.shapeChance(last, s.share(last.shape)), r.shapeChance(last, s.share(1-last.shape))
-		if math.Abs(own-test.own) > 0.1 || math.Abs(others-test.others) > 0.1 {
+		if !(math.Abs(own-test.own) <= 0.1 && math.Abs(others-test.others) <= 0.1) {
 			t.Errorf("%s: they return with the shape of their batch at %.2f, with the other at %.2f; want %v and %v", test.name, own, others, test.own, test.others)
 		}
 	}

@@ -3,7 +3,6 @@ package python
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -14,7 +13,9 @@ class TritonPythonModel:
     how = 1
     def execute(self, requests):
         self.how = int(requests[0].inputs()[0].as_numpy()[0, 0])
-        if self.how == 4: time.sleep(1)
+        if self.how == 4:
+            print("busy", flush=True)
+            time.sleep(1)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
     %s is_ready(self):
         if self.how == 2: raise ValueError("cannot say")
@@ -52,22 +53,27 @@ func TestAModelSaysWhetherItIsReady(t *testing.T) {
 }
 
 func TestABusyModelSaysWhetherItIsReady(t *testing.T) {
-	inst := newFixture(t, identityConfig, fmt.Sprintf(judging, "def")).open(t)
-	var running sync.WaitGroup
-	running.Go(func() {
+	f := newFixture(t, identityConfig, fmt.Sprintf(judging, "def"))
+	inst := f.open(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
 		batch := calls(4)
 		if err := inst.RunEach(t.Context(), batch); err != nil {
 			t.Error(err)
 		}
 		release(batch)
-	})
-	for range 3 {
-		time.Sleep(10 * time.Millisecond)
-		if !inst.Ready() {
-			t.Error("not ready")
-		}
+	}()
+	soon(t, "the batch runs", func() bool { return strings.Contains(f.log.String(), "msg=busy") })
+	if !inst.Ready() {
+		t.Error("not ready")
 	}
-	running.Wait()
+	select {
+	case <-ended:
+		t.Error("it says so only after the batch")
+	default:
+	}
+	<-ended
 }
 
 // Ready does not report a dead worker; the next worker is probed itself.

@@ -289,23 +289,35 @@ class TritonPythonModel:
 // TestAKillDoesNotReachAnotherProcess kills a worker whose process was reaped: its id may
 // belong to another process by then, here to one that must live.
 func TestAKillDoesNotReachAnotherProcess(t *testing.T) {
-	other := exec.Command("sleep", "60")
-	other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := other.Start(); err != nil {
+	kill := func(reaped bool) *exec.Cmd {
+		other := exec.Command("sleep", "60")
+		other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{cmd: other, reaped: reaped, exited: make(chan struct{})}
+		w.kill("test")
+		return other
+	}
+	endedBy := func(c *exec.Cmd) syscall.Signal {
+		_ = c.Wait() // it was killed
+		return c.ProcessState.Sys().(syscall.WaitStatus).Signal()
+	}
+	other := kill(true)
+	if err := other.Process.Signal(syscall.SIGTERM); err != nil { // SIGKILL would have ended it before
 		t.Fatal(err)
 	}
-	w := &worker{cmd: other, reaped: true, exited: make(chan struct{})}
-	w.kill("test")
-	w.reaped = false // the control
-	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the other process was killed: %v", err)
+	if by := endedBy(other); by != syscall.SIGTERM {
+		t.Errorf("the other process was ended by signal %v", by)
 	}
-	w.kill("test")
-	awaitExit(other.Process.Pid) // and leaves it a zombie
-	if err := unix.Kill(other.Process.Pid, 0); err != nil {
+	own := kill(false)
+	awaitExit(own.Process.Pid) // and leaves it a zombie
+	if err := unix.Kill(own.Process.Pid, 0); err != nil {
 		t.Errorf("the process id is free before the process was reaped: %v", err)
 	}
-	_ = other.Wait() // it was killed
+	if by := endedBy(own); by != syscall.SIGKILL {
+		t.Errorf("the worker's process was ended by signal %v", by)
+	}
 }
 
 func TestWorkersAreLimited(t *testing.T) {

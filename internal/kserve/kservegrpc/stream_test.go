@@ -270,6 +270,9 @@ func TestAStreamKeepsFewWorkers(t *testing.T) {
 				t.Fatalf("%d workers wait for requests, want %d", waitingWorkers(), most)
 			}
 		}
+		if waitingWorkers() == 0 {
+			t.Fatal("no worker is found among the goroutines, although one always receives")
+		}
 	}
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)

@@ -132,10 +132,10 @@ func TestARateForgetsOldRequests(t *testing.T) {
 		r.Add(now.Add(time.Duration(i)*time.Second/2), 1)
 	}
 	end := now.Add(10 * time.Minute)
-	if got := r.PerSecond(end); math.Abs(got-2) > 0.05 {
+	if got := r.PerSecond(end); !(math.Abs(got-2) <= 0.05) {
 		t.Errorf("rate %.2f, want 2", got)
 	}
-	if got := r.PerSecond(end.Add(2 * time.Minute)); math.Abs(got-2/math.E) > 0.05 {
+	if got := r.PerSecond(end.Add(2 * time.Minute)); !(math.Abs(got-2/math.E) <= 0.05) {
 		t.Errorf("rate %.2f after two minutes without requests, want %.2f", got, 2/math.E)
 	}
 }
