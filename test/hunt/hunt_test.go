@@ -78,6 +78,24 @@ func TestAPolicyThatDoesNotCombineIsStuck(t *testing.T) {
 	}
 }
 
+// A policy that the judge must find, too: it runs no batch.
+type never struct{}
+
+func (never) Decide(batching.Time, batching.Line) batching.Decision {
+	return batching.Decision{Until: batching.Never}
+}
+
+func TestAPolicyThatStopsIsStuck(t *testing.T) {
+	r := quiet(8, 1, 16)
+	if f := r.judge(r.With(never{}, 0)); !f.Stuck() || f.Share != 0 {
+		t.Errorf("it has %.2f of the throughput of greedy, want 0", f.Share)
+	}
+	first := r.With(r.Greedy(), 0)[:maxBatches/2]
+	if f := r.judge(first); !f.Stuck() {
+		t.Error("one that stops after some batches is not stuck")
+	}
+}
+
 func TestGreedyIsNotStuck(t *testing.T) {
 	for seed := range uint64(100 / every) {
 		r := Draw(seed)
@@ -154,7 +172,7 @@ func TestEverySizeOfRequestsFillsItsBatches(t *testing.T) {
 			for _, b := range all {
 				requests += b.Requests
 			}
-			if mean := float64(requests) / float64(len(all)); mean < 0.99*float64(possible) {
+			if mean := float64(requests) / float64(len(all)); !(mean >= 0.99*float64(possible)) {
 				t.Errorf("max_batch_size %d, %d rows per request: %.2f requests per batch, want %d", most, rows, mean, possible)
 			}
 		}

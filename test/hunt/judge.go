@@ -64,12 +64,28 @@ func Try(seed uint64) *Finding {
 // stuck, with the slowest of several.
 func (r *Run) judge(ours []Batch) *Finding {
 	greedy := [][]Batch{r.With(r.Greedy(), 0)}
+	if f := r.stopped(ours, greedy[0]); f != nil {
+		return f
+	}
 	f := r.compare(ours, greedy)
 	for n := uint64(1); f.Stuck() && n < replicas; n++ {
 		greedy = append(greedy, r.With(r.Greedy(), n))
 		f = r.compare(ours, greedy)
 	}
 	return f
+}
+
+// stopped returns the part of a run in which ours ran no batch any more, and greedy more than
+// maxBatches. It returns nil if there is none.
+func (r *Run) stopped(ours, greedy []Batch) *Finding {
+	last := batching.Time(0)
+	if len(ours) > 0 {
+		last = ours[len(ours)-1].At
+	}
+	if after := len(greedy) - indexAt(greedy, last); after > maxBatches {
+		return &Finding{Run: r, From: last, To: batching.Time(r.End), Greedy: after}
+	}
+	return nil
 }
 
 // compare returns the worst part of maxBatches batches. Greedy is compared over the same

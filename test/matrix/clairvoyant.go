@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -104,9 +105,12 @@ func Regret(s Subject, seeds, worst int) (Verdict, error) {
 			our, plain := ratio{cell: c}, ratio{cell: c}
 			for seed := range uint64(seeds) {
 				r := run{requests: regretRequests, seed: seed + 1}
-				best, arrivals := c.clairvoyantMean(r)
+				best, arrivals, err := c.clairvoyantMean(r)
+				if err != nil {
+					return v, err
+				}
 				if len(arrivals) != regretRequests {
-					continue
+					return v, fmt.Errorf("%s: %d of %d requests were answered", c.Name(), len(arrivals), regretRequests)
 				}
 				for _, one := range []struct {
 					setting simulate.Setting
@@ -129,11 +133,11 @@ func Regret(s Subject, seeds, worst int) (Verdict, error) {
 	higher := func(a, b ratio) int { return cmp.Compare(b.value, a.value) }
 	slices.SortStableFunc(ours, higher)
 	slices.SortStableFunc(greedys, higher)
-	m := measure{what: "automatic", limits: []limit{{1, 1.1}}}
-	v.Measured, v.Kept = m.judge(ours)
+	m := comparison{what: "automatic", limits: []limit{{1, 1.1}}}
+	v.Kept = true
+	v.Measured = m.judge(ours, &v)
 	m.what = "greedy for comparison"
-	plain, _ := m.judge(greedys)
-	v.Measured += "; " + plain
+	v.Measured += "; " + m.judge(greedys, &Verdict{})
 	for _, r := range ours[:min(worst, len(ours))] {
 		v.Worst = append(v.Worst, r.String())
 	}
@@ -142,15 +146,15 @@ func Regret(s Subject, seeds, worst int) (Verdict, error) {
 
 // clairvoyantMean returns the clairvoyant executor's mean latency in a run, and the
 // arrivals.
-func (c *Cell) clairvoyantMean(r run) (time.Duration, []time.Duration) {
+func (c *Cell) clairvoyantMean(r run) (time.Duration, []time.Duration, error) {
 	var arrivals []time.Duration
 	var s simulate.Scenario
 	_, err := s.Measure(c.setting(greedy(1).policy(), MaxRows, 1, r), func(a simulate.Answer) { arrivals = append(arrivals, a.Arrived) })
 	if err != nil {
-		return 0, nil
+		return 0, nil, err
 	}
 	slices.Sort(arrivals)
-	return clairvoyant(arrivals, c.Model.Curve), arrivals
+	return clairvoyant(arrivals, c.Model.Curve), arrivals, nil
 }
 
 func (c *Cell) meanOfAll(set simulate.Setting) (time.Duration, error) {

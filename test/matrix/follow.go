@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/device"
 	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 // The batches that are measured, counted since the change of speed.
@@ -47,7 +48,7 @@ func Follow(s Subject, seeds, worst int) (Verdict, error) {
 		}
 		return 1
 	})
-	v.Kept = all[0].off <= 0.05
+	v.hold(all[0].off, measure.AtMost(0.05))
 	v.Measured = fmt.Sprintf("worst %.1f %% off, median %.1f %% of %d cases", 100*all[0].off, 100*all[len(all)/2].off, len(all))
 	for _, f := range all[:min(worst, len(all))] {
 		v.Worst = append(v.Worst, fmt.Sprintf("%.1f %% off: %s", 100*f.off, f.name))

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 // A Pair is the results of a cell with static settings and with the policy.
@@ -22,9 +24,11 @@ type Verdict struct {
 	Requires string
 	Measured string
 	Kept     bool
-	NotRun   bool     // no cell has the figures that the gate needs
-	Cells    int      // number of cells and measures that were compared, if the gate is about cells
-	Worst    []string // cells, the worst first
+	Figure   float64       // of the limit that is missed by most, or else of the first
+	Bound    measure.Bound // its limit
+	NotRun   bool          // no cell has the figures that the gate needs
+	Cells    int           // number of cells and measures that were compared, if the gate is about cells
+	Worst    []string      // cells, the worst first
 }
 
 // Slack loosens the limits for runs that are shorter than those of the full matrix. Zero
@@ -42,8 +46,8 @@ type ratio struct {
 	note   string
 }
 
-// A measure is a comparison of some of the cells, with its limits.
-type measure struct {
+// A comparison is that of some of the cells, with its limits.
+type comparison struct {
 	what    string
 	cells   func(*Cell) bool
 	ratio   func(Pair) ratio
@@ -57,7 +61,7 @@ type limit struct{ share, bound float64 }
 
 type gate struct {
 	id, requires string
-	measures     []measure
+	measures     []comparison
 }
 
 func (c *Cell) isOpen(executors string) bool {
@@ -121,23 +125,23 @@ func isSmallClosedLoop(c *Cell) bool {
 func gates(s Slack) []gate {
 	one := func(c *Cell) bool { return c.isOpen("one") }
 	return []gate{
-		{"A1", "closed loop, one executor: at least 0.97 of the best static throughput, median 0.995", []measure{
+		{"A1", "closed loop, one executor: at least 0.97 of the best static throughput, median 0.995", []comparison{
 			{"throughput", func(c *Cell) bool { return c.isClosed("one") }, versusBest(Throughput), true, s.Mean, []limit{{1, 0.97}, {0.5, 0.995}}},
 		}},
-		{"A2", "flat model, 2 to 32 clients: at least 1.5 times the greedy rule's throughput", []measure{
+		{"A2", "flat model, 2 to 32 clients: at least 1.5 times the greedy rule's throughput", []comparison{
 			{"throughput", isSmallClosedLoop, versusGreedy, true, s.Mean, []limit{{1, 1.5}}},
 		}},
-		{"A3", "open loop, one executor, mean: at most 1.03 in 90 % of cells, 1.10 in all", []measure{
+		{"A3", "open loop, one executor, mean: at most 1.03 in 90 % of cells, 1.10 in all", []comparison{
 			{"mean", one, versusBest(Mean), false, s.Mean, []limit{{0.9, 1.03}, {1, 1.1}}},
 		}},
-		{"A4", "open loop, one executor, p99: at most 1.10 in 90 % of cells, 1.25 in all", []measure{
+		{"A4", "open loop, one executor, p99: at most 1.10 in 90 % of cells, 1.25 in all", []comparison{
 			{"p99", one, versusBest(P99), false, s.Tail, []limit{{0.9, 1.1}, {1, 1.25}}},
 		}},
-		{"A5", "independent executors: throughput at least 0.97; mean at most 1.05 in the median, 1.15 in all", []measure{
+		{"A5", "independent executors: throughput at least 0.97; mean at most 1.05 in the median, 1.15 in all", []comparison{
 			{"throughput", func(c *Cell) bool { return c.isClosed("independent") }, versusBest(Throughput), true, s.Mean, []limit{{1, 0.97}}},
 			{"mean", func(c *Cell) bool { return c.isOpen("independent") }, versusBest(Mean), false, s.Mean, []limit{{0.5, 1.05}, {1, 1.15}}},
 		}},
-		{"A6", "partly shared device: throughput at least 0.90; mean at most 1.10 in the median", []measure{
+		{"A6", "partly shared device: throughput at least 0.90; mean at most 1.10 in the median", []comparison{
 			{"throughput", func(c *Cell) bool { return c.isClosed("shared") }, versusBest(Throughput), true, s.Mean, []limit{{1, 0.9}}},
 			{"mean", func(c *Cell) bool { return c.isOpen("shared") }, versusBest(Mean), false, s.Mean, []limit{{0.5, 1.1}}},
 		}},
@@ -145,7 +149,7 @@ func gates(s Slack) []gate {
 }
 
 func guard(id string, s Slack) gate {
-	return gate{id, "any minute: mean latency at most 1.02 times the greedy rule's", []measure{
+	return gate{id, "any minute: mean latency at most 1.02 times the greedy rule's", []comparison{
 		{"calibrated", allCells, minutes(func(t *Trial) []Window { return t.Windows }), false, s.Mean, []limit{{1, 1.02}}},
 		{"cold", allCells, minutes(func(t *Trial) []Window { return t.ColdWindows }), false, s.Mean, []limit{{1, 1.02}}},
 	}}
@@ -165,10 +169,10 @@ func Judge(pairs []Pair, s Slack, worst int) []Verdict {
 
 // JudgeHeldOut compares the results of [HeldOut] with their own gates.
 func JudgeHeldOut(pairs []Pair, s Slack, worst int) []Verdict {
-	overall := gate{"H1", "within 3 % of the best static setting in 90 % of cells, never below 0.9 of it", []measure{
+	overall := gate{"H1", "within 3 % of the best static setting in 90 % of cells, never below 0.9 of it", []comparison{
 		{"as good as", allCells, relativeToBest, true, s.Mean, []limit{{0.9, 0.97}, {1, 0.9}}},
 	}}
-	tails := gate{"H2", "p99, for information: no limit", []measure{
+	tails := gate{"H2", "p99, for information: no limit", []comparison{
 		{"p99", func(c *Cell) bool { return !c.Traffic.Closed() }, versusBest(P99), false, s.Tail, nil},
 	}}
 	return []Verdict{overall.judge(pairs, worst), tails.judge(pairs, worst), guard("H3", s).judge(pairs, worst)}
@@ -184,9 +188,7 @@ func (g gate) judge(pairs []Pair, worst int) Verdict {
 		}
 		v.NotRun = false
 		v.Cells += len(all)
-		text, kept := m.judge(all)
-		measured = append(measured, text)
-		v.Kept = v.Kept && kept
+		measured = append(measured, m.judge(all, &v))
 		for _, r := range all[:min(worst, len(all))] {
 			v.Worst = append(v.Worst, m.what+" "+r.String())
 		}
@@ -196,7 +198,7 @@ func (g gate) judge(pairs []Pair, worst int) Verdict {
 }
 
 // ratios returns the comparison for each cell, the worst first.
-func (m *measure) ratios(pairs []Pair) (all []ratio) {
+func (m *comparison) ratios(pairs []Pair) (all []ratio) {
 	for _, p := range pairs {
 		if !m.cells(p.Cell) {
 			continue
@@ -214,19 +216,26 @@ func (m *measure) ratios(pairs []Pair) (all []ratio) {
 	return all
 }
 
-// judge describes the ratios, which are sorted with the worst first, and reports whether
-// they meet the limits.
-func (m *measure) judge(all []ratio) (text string, kept bool) {
-	kept = true
+// judge describes the ratios, which are sorted with the worst first, and holds them against the
+// limits.
+func (m *comparison) judge(all []ratio, v *Verdict) string {
 	for _, l := range m.limits {
-		v := quantile(all, l.share)
-		if m.atLeast && v < l.bound-m.slack || !m.atLeast && v > l.bound+m.slack {
-			kept = false
+		bound := measure.AtMost(l.bound + m.slack)
+		if m.atLeast {
+			bound = measure.AtLeast(l.bound - m.slack)
 		}
+		v.hold(quantile(all, l.share), bound)
 	}
-	text = fmt.Sprintf("%s: worst %.3f, 90 %% %.3f, median %.3f of %d cells",
+	return fmt.Sprintf("%s: worst %.3f, 90 %% %.3f, median %.3f of %d cells",
 		m.what, all[0].value, quantile(all, 0.9), quantile(all, 0.5), len(all))
-	return text, kept
+}
+
+// hold holds a figure against its limit.
+func (v *Verdict) hold(figure float64, bound measure.Bound) {
+	if v.Bound == (measure.Bound{}) || bound.Miss(figure) > v.Bound.Miss(v.Figure) {
+		v.Figure, v.Bound = figure, bound
+	}
+	v.Kept = v.Kept && bound.Miss(figure) == 0
 }
 
 // quantile returns the worst ratio of the best fraction of them.

@@ -3,6 +3,8 @@ package matrix
 import (
 	"math"
 	"testing"
+
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 func TestALimitAppliesToAFractionOfTheCells(t *testing.T) {
@@ -15,16 +17,21 @@ func TestALimitAppliesToAFractionOfTheCells(t *testing.T) {
 			t.Errorf("%v of the cells have at most %v, want %v", share, got, want)
 		}
 	}
-	m := measure{limits: []limit{{0.9, 1.04}}}
-	if _, kept := m.judge(all); !kept {
+	m := comparison{limits: []limit{{0.9, 1.04}}}
+	judged := func() Verdict {
+		v := Verdict{Kept: true}
+		m.judge(all, &v)
+		return v
+	}
+	if !judged().Kept {
 		t.Error("nine of ten cells have at most 1.04, but the limit for 90 % is missed")
 	}
 	m.limits = append(m.limits, limit{1, 1.1})
-	if _, kept := m.judge(all); kept {
-		t.Error("a limit for all cells is kept although one is above it")
+	if v := judged(); v.Kept || v.Figure != 1.5 || v.Bound != measure.AtMost(1.1) {
+		t.Errorf("%+v, want that 1.5 misses the limit for all cells", v)
 	}
 	m.slack = 0.4
-	if _, kept := m.judge(all); !kept {
+	if !judged().Kept {
 		t.Error("a limit is missed despite enough slack")
 	}
 }

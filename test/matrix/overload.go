@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 // overloaded is a model with a latency objective, and more requests than it can answer
@@ -20,8 +21,8 @@ type overloaded struct {
 // Overload returns gates A7 and A8: the goodput under overload, and how soon other requests
 // are refused.
 func Overload(seeds, worst int) (goodput, refusal Verdict, err error) {
-	goodput = Verdict{Gate: "A7", Requires: "goodput at 1.2 to 4 times the capacity: at least 97 % of the capacity, at most 0.5 % late"}
-	refusal = Verdict{Gate: "A8", Requires: "refusals at twice the capacity or more: after at most 0.3 of the objective, on average"}
+	goodput = Verdict{Gate: "A7", Requires: "goodput at 1.2 to 4 times the capacity: at least 97 % of the capacity, at most 0.5 % late", Kept: true}
+	refusal = Verdict{Gate: "A8", Requires: "refusals at twice the capacity or more: after at most 0.3 of the objective, on average", Kept: true}
 	var good, late, refused []figure
 	for _, o := range []overloaded{
 		{model: flat, objective: 20 * ms}, {model: mid, objective: 50 * ms}, {model: linear, objective: 50 * ms}, {model: step, objective: 30 * ms},
@@ -47,9 +48,10 @@ func Overload(seeds, worst int) (goodput, refusal Verdict, err error) {
 	for _, f := range [][]figure{good, late, refused} {
 		slices.SortFunc(f, func(a, b figure) int { return int(1e9 * (b.value - a.value)) })
 	}
-	goodput.Kept = good[0].value <= 0.03 && late[0].value <= 0.005
+	goodput.hold(good[0].value, measure.AtMost(0.03))
+	goodput.hold(late[0].value, measure.AtMost(0.005))
 	goodput.Measured = fmt.Sprintf("worst %.1f %%, median %.1f %% of %d cases; late: worst %.2f %%", 100-100*good[0].value, 100-100*good[len(good)/2].value, len(good), 100*late[0].value)
-	refusal.Kept = refused[0].value <= 0.3
+	refusal.hold(refused[0].value, measure.AtMost(0.3))
 	refusal.Measured = fmt.Sprintf("worst %.3f, median %.3f of %d cases", refused[0].value, refused[len(refused)/2].value, len(refused))
 	for i := range min(worst, len(refused)) {
 		goodput.Worst = append(goodput.Worst, fmt.Sprintf("%.1f %%: %s", 100-100*good[i].value, good[i].name))

@@ -56,7 +56,7 @@ func Models(pairs []Pair) string {
 		for _, kind := range kinds {
 			fmt.Fprintf(w, "| %s | %s |", model, kind.name)
 			for _, metric := range []Metric{Throughput, Mean, P99, P999} {
-				m := measure{atLeast: metric == Throughput, ratio: func(p Pair) ratio {
+				m := comparison{atLeast: metric == Throughput, ratio: func(p Pair) ratio {
 					return compare(p.Cell, kind.of(p), p.Oracle.Best[metric].Figures, metric)
 				}, cells: func(c *Cell) bool { return c.model() == model && slices.Contains(c.Metrics(), metric) }}
 				if all := m.ratios(pairs); len(all) > 0 {

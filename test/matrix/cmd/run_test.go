@@ -10,15 +10,19 @@ import (
 )
 
 func TestANewMissAndAGateWithoutCellsFail(t *testing.T) {
-	known := []measure.Known{{Gate: "matrix: A1"}}
+	known := []measure.Known{{Gate: "matrix: A1", Figure: 0.93, Date: "2026-11-19"}}
+	missed := func(gate string, figure float64) matrix.Verdict {
+		return matrix.Verdict{Gate: gate, Figure: figure, Bound: measure.AtLeast(0.97)}
+	}
 	for _, c := range []struct {
 		verdict matrix.Verdict
 		only    string
 		want    string
 	}{
 		{matrix.Verdict{Gate: "A2", Kept: true}, "", "<nil>"},
-		{matrix.Verdict{Gate: "A2"}, "", "A2 is missed"},
-		{matrix.Verdict{Gate: "A1"}, "", "<nil>"},
+		{missed("A2", 0.9), "", "matrix: A2: 0.9 [0.9, 0.9], want at least 0.97: missed by 7.2 %"},
+		{missed("A1", 0.92), "", "<nil>"},
+		{missed("A1", 0.8), "", "matrix: A1: 0.8 [0.8, 0.8], want at least 0.97: missed by 17.5 %, and by 4.1 % only on 2026-11-19"},
 		{matrix.Verdict{Gate: "A1", Kept: true}, "", "A1 is met again: remove it from known-misses.json"},
 		{matrix.Verdict{Gate: "A1", Kept: true}, "flat", "<nil>"},
 		{matrix.Verdict{Gate: "A2", Kept: true, NotRun: true}, "", "A2 has no cells"},
