@@ -1,5 +1,8 @@
 # Plain `make` prints what there is to make.
 
+SHELL       := bash
+.SHELLFLAGS := -o pipefail -c # a test that fails, fails through a filter, too
+
 # Tools are pinned here, and live in ./bin under a name that has the version in
 # it: a new pin installs a new tool, whatever an older checkout left behind.
 LINT_VERSION            := v2.14.0

@@ -60,6 +60,7 @@ func main() {
 			total.passed -= total.passedIn[name]
 		}
 		total.passed, total.failed = total.passed+next.passed, next.failed
+		total.skipped += next.skipped
 		total.failedIn = next.failedIn
 		maps.Copy(total.passedIn, next.passedIn)
 	}
@@ -125,8 +126,10 @@ func (r *results) read(line []byte) {
 func (r *results) end(t test, action string) {
 	innerFailed, hasInner := r.inner[t]
 	outermost, _, _ := strings.Cut(t.Test, "/")
+	// A panic ends the program: the tests after it have not run, and do not run again.
+	panicked := t.Test == "" && strings.Contains(text(r.output[t]), "exit status 2")
 	switch failed := action == "fail"; {
-	case failed && !innerFailed:
+	case failed && (!innerFailed || panicked):
 		r.fail(outermost)
 		fmt.Printf("== failed: %s %s\n%s", t.Package, t.Test, text(r.output[t]))
 	case action == "skip" && t.Test != "":

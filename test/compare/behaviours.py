@@ -113,8 +113,13 @@ def main():
                 finding = behave.Finding(False, f"not played: {wrong}".split("\n")[0])
             print(f"{server.title}: {trouble}: {finding.words}", flush=True)
             with open(arguments.keep, "a") as file:
-                file.write(json.dumps({"server": server.title, "trouble": trouble, "words": finding.words, "good": finding.good}) + "\n")
+                kept.append({"server": server.title, "trouble": trouble, "words": finding.words, "good": finding.good})
+                file.write(json.dumps(kept[-1]) + "\n")
+    bad = [line for line in kept if line["server"].startswith("Shoal") and not line["good"]]
+    for line in bad:
+        print(f"FAILED {line['server']}: {line['trouble']}: {line['words']}")
+    return bool(bad)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

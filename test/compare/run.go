@@ -482,6 +482,9 @@ func (r *run) measure(ctx context.Context, s *started, c cell, round int) error 
 	}
 	if l.Failed > 0 {
 		l.Text = level.Client.Error
+		if s.ours {
+			return fmt.Errorf("%v: %d requests of Shoal failed: %s", c, l.Failed, l.Text)
+		}
 	}
 	r.say("%v, %s: %.0f/s, p50 %v, p99 %v%s", c, s.server.name, l.Throughput, l.P50.Round(time.Microsecond), l.P99.Round(time.Microsecond), map[bool]string{true: fmt.Sprintf(", round %d", round)}[round > 0])
 	return r.add(l)
