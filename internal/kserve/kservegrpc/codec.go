@@ -63,16 +63,25 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 		m.err = c.unmarshal(data, m.message)
 		return nil
 	}
+	if err := checkSize(data, maxProbe); err != nil { // a health check
+		return err
+	}
 	return c.unmarshal(data, v)
 }
+
+// maxProbe is the size of a health check. Clients may send them without credentials, and they are not
+// charged: they must be small beside what each call is charged.
+const maxProbe = 4 << 10
 
 // maxOther is the size of a message that has neither tensors nor files. What is made of it, such as
 // lists and the text of an error, can be many times as large.
 const maxOther = 1 << 20
 
 func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
-	if _, files := message.(*kservepb.RepositoryModelLoadRequest); !files && data.Len() > maxOther {
-		return infer.Errorf(infer.Invalid, "the message has %d bytes, and may have %d: only inferences and loads may have more", data.Len(), maxOther)
+	if _, files := message.(*kservepb.RepositoryModelLoadRequest); !files {
+		if err := checkSize(data, maxOther); err != nil {
+			return err
+		}
 	}
 	flat := data.MaterializeToBuffer(&memory)
 	defer flat.Free()
@@ -81,6 +90,13 @@ func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
 		return err
 	}
 	return merge(flat.ReadOnlyData(), message.(proto.Message))
+}
+
+func checkSize(data mem.BufferSlice, most int) error {
+	if data.Len() <= most {
+		return nil
+	}
+	return infer.Errorf(infer.Invalid, "the message has %d bytes, and for this method it may have %d", data.Len(), most)
 }
 
 // Marshal takes ownership of the outputs of an answer: grpc sends them after the call has

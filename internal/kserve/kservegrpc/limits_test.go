@@ -192,7 +192,7 @@ func TestNamesThatNoModelCanHaveAreUnknown(t *testing.T) {
 func TestMessagesWithoutTensorsMayNotBeLarge(t *testing.T) {
 	_, conn := newServer(t, kservegrpc.Options{})
 	client, large := kservepb.NewGRPCInferenceServiceClient(conn), strings.Repeat("1", 2<<20)
-	const want = "may have 1048576: only inferences and loads may have more"
+	const want = "for this method it may have 1048576"
 	for what, call := range map[string]func() error{
 		"readiness": func() error {
 			_, err := client.ModelReady(t.Context(), &kservepb.ModelReadyRequest{Name: "m", Version: large})
@@ -203,10 +203,6 @@ func TestMessagesWithoutTensorsMayNotBeLarge(t *testing.T) {
 			_, err := client.TraceSetting(t.Context(), &kservepb.TraceSettingRequest{Settings: levels})
 			return err
 		},
-		"health": func() error {
-			_, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: large})
-			return err
-		},
 	} {
 		if err := call(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %.200v, want %q", what, err, want)
@@ -215,6 +211,32 @@ func TestMessagesWithoutTensorsMayNotBeLarge(t *testing.T) {
 	files := map[string]*kservepb.ModelRepositoryParameter{"file:1/model.onnx": {ParameterChoice: &kservepb.ModelRepositoryParameter_BytesParam{BytesParam: make([]byte, 2<<20)}}}
 	if _, err := client.RepositoryModelLoad(t.Context(), &kservepb.RepositoryModelLoadRequest{ModelName: "m", Parameters: files}); err != nil && strings.Contains(err.Error(), want) {
 		t.Errorf("files of a model: %v", err)
+	}
+}
+
+// They are read without credentials, and are not charged.
+func TestHealthChecksMayNotBeLarge(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	client := grpc_health_v1.NewHealthClient(conn)
+	check := func(in *grpc_health_v1.HealthCheckRequest) error {
+		_, err := client.Check(t.Context(), in)
+		return err
+	}
+	watch := func(in *grpc_health_v1.HealthCheckRequest) error {
+		stream, err := client.Watch(t.Context(), in)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	for name, call := range map[string]func(*grpc_health_v1.HealthCheckRequest) error{"check": check, "watch": watch} {
+		if err := call(&grpc_health_v1.HealthCheckRequest{Service: strings.Repeat("x", 4000)}); err != nil {
+			t.Errorf("%s of a long service: %v", name, err)
+		}
+		const want = "for this method it may have 4096"
+		if err := call(&grpc_health_v1.HealthCheckRequest{Service: strings.Repeat("x", 5000)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s of a longer one: %.200v, want %q", name, err, want)
+		}
 	}
 }
 
