@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -187,6 +188,39 @@ func TestACallThatDoesNotEndIsReset(t *testing.T) {
 			t.Errorf("%s: reset with %v, want ENHANCE_YOUR_CALM", method, got)
 		}
 		eventually(t, "the charge is given back", func() bool { return all.State().Used == 0 })
+	}
+}
+
+// TestAMessageThatIsRefusedIsNotCharged sends messages that are not decoded, in calls that do not end: grpc
+// answers only then.
+func TestAMessageThatIsRefusedIsNotCharged(t *testing.T) {
+	unknown := func(size, count int) []byte {
+		one := protowire.AppendBytes(protowire.AppendTag(nil, 99, protowire.BytesType), make([]byte, size))
+		return http2test.Message(bytes.Repeat(one, count))
+	}
+	for _, test := range []struct {
+		method  string
+		message []byte
+	}{
+		{"ServerLive", unknown(2<<20, 1)},
+		{"ServerLive", unknown(512<<10, 1)}, // another method may have as much
+		{"ModelMetadata", unknown(2<<20, 1)},
+		{"ModelMetadata", unknown(100, 5000)}, // more fields than parameters are allowed
+	} {
+		all := budget.New(16 << 20)
+		_, address := newTCPServer(t, kservegrpc.Options{Budget: all})
+		c := http2test.Dial(t, address)
+		c.Headers(1, test.method)
+		if !c.Data(1, test.message, false, 10*time.Second) {
+			t.Fatal("the message could not be sent")
+		}
+		eventually(t, "the message is read and not charged", func() bool {
+			state := all.State()
+			return state.Peak >= 500<<10 && state.Used == 0
+		})
+		if c.Unanswered() != 1 {
+			t.Errorf("%s: the call has ended", test.method)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package kservegrpc
 
 import (
 	"log/slog"
+	"math"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -55,12 +56,11 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 		return nil
 	case *received:
 		m.charge.Close()
-		m.charge = c.budget.Open("")                                   // of all that is not an inference
-		if isOverBudget(data) || !m.charge.Grow(2*int64(data.Len())) { // in one piece, and decoded
-			m.err = kserve.ErrOverBudget
-			return nil
+		m.charge = c.budget.Open("")                  // of all that is not an inference
+		if m.err = c.receive(data, m); m.err != nil { // the call may last until its client ends it
+			proto.Reset(m.message.(proto.Message))
+			m.charge.Close()
 		}
-		m.err = c.unmarshal(data, m.message)
 		return nil
 	}
 	if err := checkSize(data, maxProbe); err != nil { // a health check
@@ -69,20 +69,42 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 	return c.unmarshal(data, v)
 }
 
-// maxProbe is the size of a health check. Clients may send them without credentials, and they are not
-// charged: they must be small beside what each call is charged.
-const maxProbe = 4 << 10
+func (c *codec) receive(data mem.BufferSlice, m *received) error {
+	if isOverBudget(data) {
+		return kserve.ErrOverBudget
+	}
+	if err := checkSize(data, mostBytes(m.message)); err != nil {
+		return err
+	}
+	if !m.charge.Grow(2 * int64(data.Len())) { // in one piece, and decoded
+		return kserve.ErrOverBudget
+	}
+	return c.unmarshal(data, m.message)
+}
 
-// maxOther is the size of a message that has neither tensors nor files. What is made of it, such as
-// lists and the text of an error, can be many times as large.
-const maxOther = 1 << 20
+const (
+	// maxProbe is the size of a health check, and of a message without fields. Clients may send them
+	// without credentials, and health checks are not charged: they must be small beside what each call
+	// is charged.
+	maxProbe = 4 << 10
+
+	// maxOther is the size of any other message that has neither tensors nor files. What is made of it,
+	// such as lists and the text of an error, can be many times as large.
+	maxOther = 1 << 20
+)
+
+// mostBytes returns the size that a message may have.
+func mostBytes(message any) int {
+	switch message.(type) {
+	case *kservepb.RepositoryModelLoadRequest:
+		return math.MaxInt
+	case *kservepb.ServerLiveRequest, *kservepb.ServerReadyRequest, *kservepb.ServerMetadataRequest:
+		return maxProbe
+	}
+	return maxOther
+}
 
 func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
-	if _, files := message.(*kservepb.RepositoryModelLoadRequest); !files {
-		if err := checkSize(data, maxOther); err != nil {
-			return err
-		}
-	}
 	flat := data.MaterializeToBuffer(&memory)
 	defer flat.Free()
 	t := tally{limits: c.limits}

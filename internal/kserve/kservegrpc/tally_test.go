@@ -135,6 +135,19 @@ func TestOtherMessagesHaveFewFields(t *testing.T) {
 	}
 }
 
+// It is not charged until its call ends.
+func TestAnotherMessageThatIsNotReadKeepsNothing(t *testing.T) {
+	c := newCodec(kserve.Limits{})
+	data := appendField(appendField(nil, 1, bytes.Repeat([]byte("a"), 1000)), 2, []byte("\xff"))
+	m := received{message: &kservepb.ModelReadyRequest{}}
+	if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &m); err != nil || m.err == nil {
+		t.Fatalf("a version that is no text is read: %v, %v", err, m.err)
+	}
+	if kept := proto.Size(m.message.(proto.Message)); kept != 0 {
+		t.Errorf("%d bytes are kept of a message that was not read", kept)
+	}
+}
+
 // For any input, a message is either rejected as the client's error, or a request that is
 // within all limits.
 func FuzzDecodeMessage(f *testing.F) {
