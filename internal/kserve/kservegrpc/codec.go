@@ -111,6 +111,11 @@ func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
 	if err := t.countFields(flat.ReadOnlyData()); err != nil {
 		return err
 	}
+	if _, ok := message.(*kservepb.TraceSettingRequest); ok {
+		if err := t.countSettings(flat.ReadOnlyData()); err != nil {
+			return err
+		}
+	}
 	return merge(flat.ReadOnlyData(), message.(proto.Message))
 }
 

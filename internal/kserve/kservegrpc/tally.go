@@ -21,6 +21,24 @@ func (t *tally) countFields(message []byte) error {
 	return fields(message, func(field) error { return t.parameter(nil) })
 }
 
+// countSettings counts the values of the settings in a message with trace settings. An empty value takes
+// eight times its size in memory.
+func (t *tally) countSettings(message []byte) error {
+	return within(message, 1, func(entry []byte) error {
+		return within(entry, 2, t.countFields)
+	})
+}
+
+// within calls each for the fields of a message that have a number and contain others.
+func within(message []byte, number protowire.Number, each func(value []byte) error) error {
+	return fields(message, func(f field) error {
+		if f.number != number || f.kind != protowire.BytesType {
+			return nil
+		}
+		return each(f.value)
+	})
+}
+
 func (t *tally) parameter(entry []byte) error {
 	t.parameters++
 	if err := t.limits.CheckParameters(t.parameters); err != nil {

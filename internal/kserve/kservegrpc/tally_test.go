@@ -135,6 +135,32 @@ func TestOtherMessagesHaveFewFields(t *testing.T) {
 	}
 }
 
+// Empty values take eight times their size, and a message is charged twice its own.
+func TestValuesOfASettingAreCounted(t *testing.T) {
+	c := newCodec(kserve.Limits{Parameters: 5})
+	for values, want := range map[int]bool{4: true, 5: false} { // the setting counts, too
+		for name, split := range map[string]bool{"one entry": false, "one entry, with parts of a value": true} {
+			var value, entry []byte
+			for range values {
+				value = appendField(value, 1, nil)
+				if split {
+					entry, value = appendField(entry, 2, value), nil
+				}
+			}
+			if !split {
+				entry = appendField(nil, 2, value)
+			}
+			m := received{message: &kservepb.TraceSettingRequest{}}
+			if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(appendField(nil, 1, entry))}, &m); err != nil {
+				t.Fatal(err)
+			}
+			if (m.err == nil) != want || !want && infer.CodeOf(m.err) != infer.Invalid {
+				t.Errorf("%d values in %s: %v", values, name, m.err)
+			}
+		}
+	}
+}
+
 // It is not charged until its call ends.
 func TestAnotherMessageThatIsNotReadKeepsNothing(t *testing.T) {
 	c := newCodec(kserve.Limits{})
