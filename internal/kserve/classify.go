@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// maxRanked is the largest number of elements in a row that is classified, as in Triton.
+// maxRanked is the largest number of elements in a row that is classified, as in Triton, and of classes
+// of all rows together: the text of a class can be forty times as large as its element.
 const maxRanked = 1_000_000
 
 // Classes is the number of classes that a request asks for instead of an output, by the
@@ -70,6 +71,9 @@ func classify(out *tensor.Tensor, most uint64, batched bool, labels []string) er
 		return infer.Errorf(infer.Invalid, "output '%s' has %d elements in a row, of which at most %d can be classified", out.Name, elements, maxRanked)
 	}
 	count := int64(min(most, uint64(elements)))
+	if rows > maxRanked/max(count, 1) {
+		return infer.Errorf(infer.Invalid, "output '%s' has %d rows with %d classes each, and may have %d classes: ask for fewer", out.Name, rows, count, maxRanked)
+	}
 	size := elements * int64(out.Type.Size())
 	var data []byte
 	for row := range rows {

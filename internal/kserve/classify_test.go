@@ -102,3 +102,26 @@ func TestWhatHasNoOrderHasNoClasses(t *testing.T) {
 		t.Errorf("%d buffers in use, %d before", live, before)
 	}
 }
+
+// The text of a class is many times as large as its element, and is not charged before it is made.
+func TestAnOutputHasAsManyClassesAsOneRow(t *testing.T) {
+	const rows = 1000
+	for _, c := range []struct {
+		shape []int64
+		most  uint64
+		want  bool
+	}{
+		{[]int64{rows, maxRanked / rows}, maxRanked, true},
+		{[]int64{rows, maxRanked/rows + 1}, maxRanked / rows, true}, // the last of each row is left out
+		{[]int64{rows, maxRanked/rows + 1}, math.MaxUint64, false},
+		{[]int64{maxRanked, 0}, 1, true},
+		{[]int64{maxRanked + 1, 0}, 1, false},
+	} {
+		size := c.shape[0] * c.shape[1]
+		resp := infer.Response{Outputs: []tensor.Tensor{{Name: "A", Type: tensor.Uint8, Shape: c.shape, Data: make([]byte, size)}}}
+		err := asking("A", c.most).Convert(&resp, true, nil)
+		if (err == nil) != c.want || !c.want && infer.CodeOf(err) != infer.Invalid {
+			t.Errorf("%d classes of %v: %v", c.most, c.shape, err)
+		}
+	}
+}
