@@ -12,11 +12,12 @@ import "time"
 //
 // [Client.Live], [Client.Ready], [Client.ModelReady] and [Client.Stream] do not retry.
 //
-// An Unavailable error without RetryAfter may come from a connection that broke while the
-// model ran, so a request that is retried may have run before. That does not matter for
-// most models. After such an error the client does not retry requests with the parameter
-// "sequence_id", whose models keep state, nor [Client.Load] and [Client.Unload], for which
-// it often means that the server does not allow them.
+// An error without RetryAfter may come after the model ran: from a connection that broke, or
+// as Overloaded over gRPC, if the answer was not read in time. So a request that is retried
+// may have run before. That does not matter for most models. After such an error the client
+// does not retry requests with the parameter "sequence_id", whose models keep state, nor
+// [Client.Load] and [Client.Unload], for which Unavailable often means that the server does
+// not allow them.
 type Retry struct {
 	// Budget is the longest time from the first attempt to the last. Zero means no limit
 	// if Max is set, and no retries otherwise.
@@ -49,7 +50,7 @@ func (r Retry) next(a attempt, now time.Time) (wait time.Duration, again bool) {
 		return 0, false
 	case a.err == nil || a.err.Code != Overloaded && a.err.Code != Unavailable:
 		return 0, false
-	case a.stateful && a.err.Code == Unavailable && a.err.RetryAfter == 0:
+	case a.stateful && a.err.RetryAfter <= 0:
 		return 0, false
 	}
 	wait = a.err.RetryAfter

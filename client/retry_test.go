@@ -35,7 +35,8 @@ func TestRetriesAreDecided(t *testing.T) {
 		{name: "at the deadline", retry: Retry{Max: 1}, a: attempt{err: asked, deadline: at(300 * ms)}},
 		{name: "a sequence that may have run", retry: Retry{Max: 1}, a: attempt{err: unavailable, stateful: true}},
 		{name: "a sequence that was refused", retry: Retry{Max: 1}, a: attempt{err: asked, stateful: true}, wait: 300 * ms, again: true},
-		{name: "a sequence with a full queue", retry: Retry{Max: 1}, a: attempt{err: overloaded, stateful: true}, wait: 50 * ms, again: true},
+		{name: "a sequence with a full queue", retry: Retry{Max: 1}, a: attempt{err: &Error{Code: Overloaded, RetryAfter: 300 * ms}, stateful: true}, wait: 300 * ms, again: true},
+		{name: "a sequence whose answer was not read in time", retry: Retry{Max: 1}, a: attempt{err: overloaded, stateful: true}},
 	} {
 		tt.a.began = began
 		if wait, again := tt.retry.next(tt.a, at(tt.now)); wait != tt.wait || again != tt.again {
