@@ -1,8 +1,10 @@
 package kservehttp
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -148,7 +150,12 @@ func (s *bodyReader) Read(p []byte) (int, error) {
 	return n, s.err
 }
 
-// incompleteBody returns the error of a body that could not be read to its end.
+// incompleteBody returns the error of a body that could not be read to its end: its client has gone,
+// or has sent what HTTP does not allow, such as a chunk whose length is not a number.
 func incompleteBody(n int64, err error) error {
-	return infer.Errorf(infer.Cancelled, "the body of the request ended after %d bytes: %w", n, err)
+	_, broken := errors.AsType[net.Error](err)
+	if broken || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) {
+		return infer.Errorf(infer.Cancelled, "the body of the request ended after %d bytes: %w", n, err)
+	}
+	return infer.Errorf(infer.Invalid, "the body of the request cannot be read after %d bytes: %w", n, err)
 }

@@ -377,6 +377,38 @@ func TestABodyThatIsCutShortIsNotRun(t *testing.T) {
 	}
 }
 
+// A client that has gone is not at fault, and does not read the answer. One that sends what HTTP does not
+// allow waits for it.
+func TestABodyThatIsNoHTTPIsInvalid(t *testing.T) {
+	_, server := newServer(t, kservehttp.Options{})
+	before := buf.Live()
+	for _, test := range []struct{ rest, status, says string }{
+		{"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "400", "invalid byte in chunk length"},
+		{"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n", "400", "malformed chunked encoding"},
+		{"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400", "invalid byte in chunk length"},
+		{"Transfer-Encoding: chunked\r\n\r\n2\r\n{", "499", "unexpected EOF"},
+		{"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\x1f", "499", "unexpected EOF"},
+		{"Content-Length: 500\r\n\r\n{", "499", "unexpected EOF"},
+		{"Content-Length: 500\r\n\r\n", "499", "EOF"},
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s", inferPath, test.rest)
+		if err = errors.Join(err, conn.(*net.TCPConn).CloseWrite()); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		if err = errors.Join(err, conn.Close()); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+test.status) || !strings.Contains(string(answer), test.says) {
+			t.Errorf("%q: %s, %v, want %s and %q", test.rest, answer, err, test.status, test.says)
+		}
+	}
+	if after := buf.Live(); after != before {
+		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}
+
 // newBinaryServer returns a server with a model that accepts any number of bytes and
 // returns them.
 func newBinaryServer(t *testing.T) *httptest.Server {
