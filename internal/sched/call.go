@@ -90,16 +90,21 @@ func (c *call) release() {
 	c.req.Memory.Release()
 	c.memory.Release() // if the caller did not take the outcome
 	c.req, c.memory = nil, nil
-	select {
-	case stream := <-c.stream: // the caller did not take it
-		stream.Close()
-	default:
-	}
+	c.closeStream()
 	select {
 	case <-c.done: // the caller did not wait for the outcome
 	default:
 	}
 	c.pool.Put(c)
+}
+
+// closeStream closes the response stream if the caller did not take it.
+func (c *call) closeStream() {
+	select {
+	case stream := <-c.stream:
+		stream.Close()
+	default:
+	}
 }
 
 // answer signals the caller that its outcome is ready, and releases the call for the core.

@@ -218,7 +218,11 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 		s.step(batching.Event{Kind: batching.Cancel, Item: &c.item}, &c.out)
 		<-c.done
 	}
-	if !c.rejected {
+	if c.rejected {
+		// One that was opened before the instance knew that the client has left. The batch may wait
+		// for its reader, and none is opened any more: reject calls Left first.
+		c.closeStream()
+	} else {
 		select {
 		case stream := <-c.stream: // opened before the batch ended
 			s.handStream(c, stream, resp)

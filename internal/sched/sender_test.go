@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -118,6 +119,78 @@ func TestWhatSendsToNobodyIsClosedAndTheInstanceIsTold(t *testing.T) {
 		close(inst.end)
 		if err := s.Close(); err != nil || inst.closed.Load() != 3 {
 			t.Errorf("error %v, %d of 3 closed", err, inst.closed.Load())
+		}
+	})
+}
+
+// A waiting instance opens a stream and returns when it is closed, as a model does that sends more
+// than a connection holds and that its client does not read.
+type waiting struct {
+	sending
+	opened chan struct{}
+}
+
+func (w *waiting) Left(*infer.Request) {}
+
+func (w *waiting) RunEach(_ context.Context, calls []engine.Call) error {
+	stream := signalling{make(chan struct{})}
+	calls[0].Opened <- stream
+	w.opened <- struct{}{}
+	select {
+	case <-stream.closed:
+		return nil
+	case <-time.After(time.Minute):
+		return errors.New("the stream stays open")
+	}
+}
+
+type signalling struct{ closed chan struct{} }
+
+func (c signalling) Next(context.Context, *infer.Response) error { panic("not read") }
+func (c signalling) Close()                                      { close(c.closed) }
+
+// A lateContext runs before when it is asked for its end: then a caller waits for several things at
+// once, of which it takes any.
+type lateContext struct {
+	context.Context //nolint:containedctx // it changes a method
+	before          func()
+}
+
+func (c lateContext) Done() <-chan struct{} {
+	c.before()
+	return c.Context.Done()
+}
+
+// Whether the caller notices its end or the stream first is up to chance, so it is tried often.
+func TestAStreamThatOpensWhileItsClientLeavesIsClosedBeforeTheBatchEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inst := &waiting{opened: make(chan struct{})}
+		p := pacer.NewPortable()
+		t.Cleanup(p.Close)
+		s := New([]engine.Instance{inst}, Options{Pacer: p, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		start := time.Now()
+		left := 0
+		for range 50 {
+			ctx, cancel := context.WithCancel(t.Context())
+			var resp infer.Response
+			err := s.Submit(lateContext{ctx, func() {
+				<-inst.opened
+				cancel()
+			}}, named("leaves"), &resp)
+			switch {
+			case err == nil:
+				resp.Stream.Close()
+			case infer.CodeOf(err) == infer.Cancelled:
+				left++
+			default:
+				t.Error(err)
+			}
+		}
+		if err := s.Close(); err != nil || left == 0 {
+			t.Errorf("error %v, %d left before they took the stream", err, left)
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("batches waited %v for a reader that had left", took)
 		}
 	})
 }

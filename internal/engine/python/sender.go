@@ -26,6 +26,7 @@ type activeBatch struct {
 	calls     []engine.Call
 	cancelled []int // offsets in memory of the requests' cancelled words
 	opened    []bool
+	left      []bool // by request: its client has left, so no stream is delivered
 	senders   []*sender
 	outbound  map[*outboundCall]struct{}
 	abandoned bool // all clients have left
@@ -37,12 +38,16 @@ func (r *activeBatch) begin(w *worker, calls []engine.Call, cancelled []int) uin
 	defer r.mu.Unlock()
 	r.serial++
 	r.memory, r.number, r.calls, r.cancelled = w.in, w.number+1, calls, cancelled
-	r.opened, r.senders, r.abandoned = r.opened[:0], r.senders[:0], false
+	r.opened, r.left, r.senders, r.abandoned = r.opened[:0], r.left[:0], r.senders[:0], false
 	for range calls {
-		r.opened = append(r.opened, false)
+		r.opened, r.left = append(r.opened, false), append(r.left, false)
 	}
 	return r.serial
 }
+
+// markLocked marks request i as cancelled for the model, and for open, which must not rely on
+// memory that the worker can write.
+func (r *activeBatch) markLocked(i int) { r.memory[r.cancelled[i]], r.left[i] = 1, true }
 
 // end ends the batch and returns the senders that were opened for it. No more are opened
 // afterwards.
@@ -60,7 +65,7 @@ func (r *activeBatch) markCancelled(req *infer.Request) {
 	defer r.mu.Unlock()
 	for i := range r.calls {
 		if r.calls[i].Request == req {
-			r.memory[r.cancelled[i]] = 1
+			r.markLocked(i)
 		}
 	}
 }
@@ -75,7 +80,7 @@ func (r *activeBatch) abandon(serial uint64) {
 	}
 	r.abandoned = true
 	for i := range r.calls {
-		r.memory[r.cancelled[i]] = 1
+		r.markLocked(i)
 	}
 	for e := range r.outbound {
 		e.cancel()
@@ -113,11 +118,17 @@ func (r *activeBatch) remove(e *outboundCall) {
 }
 
 // open delivers a sender to the request of the batch that f names. It takes ownership of s
-// and closes it if no request takes it.
+// and closes it if no request takes it, or if the request's client has left: the model would
+// wait for a reader when the connection is full.
 func (r *activeBatch) open(f frame, s *sender) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.memory == nil || f.number != r.number || f.a >= uint64(len(r.calls)) || r.opened[f.a] || r.calls[f.a].Opened == nil {
+		s.Close()
+		return
+	}
+	if r.left[f.a] {
+		r.opened[f.a] = true // the model's answer refers to it
 		s.Close()
 		return
 	}

@@ -309,6 +309,68 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.full((1, 4), r.
 	release(batch)
 }
 
+// Responses that nothing reads fill the connection after some six of them, and the model would wait
+// for ever. A stream that is delivered here has no reader.
+func TestAModelThatSendsToClientsWhichHaveLeftIsNotHeldUp(t *testing.T) {
+	f := newFixture(t, decoupledConfig, `
+class TritonPythonModel:
+    def execute(self, requests):
+        r = requests[0]
+        print("running")
+        until = time.time() + 20
+        while r.request_id() == "leaves" and not r.is_cancelled() and time.time() < until: time.sleep(0.001)
+        sender = r.get_response_sender()
+        for x in range(20):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.full((1, 4), x, np.float32))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)`)
+	inst := f.open(t)
+	ran := 0
+	start := func(ctx context.Context, batch []engine.Call) (done chan error) {
+		done = make(chan error, 1)
+		go func() { done <- inst.RunEach(ctx, batch) }()
+		for ran++; strings.Count(f.log.String(), "msg=running") < ran; {
+			time.Sleep(time.Millisecond)
+		}
+		return done
+	}
+	for _, tt := range []struct {
+		name  string
+		leave func(req *infer.Request, cancel context.CancelFunc)
+	}{
+		{"one client leaves", func(req *infer.Request, _ context.CancelFunc) { inst.Left(req) }},
+		{"all clients leave", func(_ *infer.Request, cancel context.CancelFunc) { cancel() }},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		batch := calls(1)
+		batch[0].Request.ID = "leaves"
+		senders := opened(batch)
+		done := start(ctx, batch)
+		tt.leave(batch[0].Request, cancel)
+		select {
+		case err := <-done:
+			if err != nil || len(senders[0]) != 0 || !batch[0].Streaming {
+				t.Errorf("%s: error %v, %d streams, streaming %v", tt.name, err, len(senders[0]), batch[0].Streaming)
+			}
+		case more := <-senders[0]:
+			t.Errorf("%s: a stream is delivered to it", tt.name)
+			more.Close()
+			<-done
+		}
+		cancel()
+		release(batch)
+	}
+	batch := calls(1) // its client stays
+	senders := opened(batch)
+	done := start(t.Context(), batch)
+	if got := story(t, <-senders[0]); !slices.Equal(got, append(numbers(20), "bare")) {
+		t.Errorf("the next batch sends %q", got)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	release(batch)
+}
+
 func TestAModelSeesAllThatARequestSays(t *testing.T) {
 	inst := newFixture(t, identityConfig, `
 r = requests[0]
