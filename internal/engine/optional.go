@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -31,6 +32,10 @@ type Call struct {
 	// does not support streams.
 	Opened chan<- infer.ResponseStream
 
+	// Left, if not nil, is true once the client has left, which may be before RunEach is called. It
+	// is valid until RunEach returns. Nil means that the client stays.
+	Left *atomic.Bool
+
 	// Outputs are as in Run, with a reference count of their own. Outputs that the model
 	// did not return are missing. Outputs is empty if Err is not nil.
 	Outputs    Outputs
@@ -51,8 +56,9 @@ type Call struct {
 // time. Decoupled models need one.
 type Sender interface {
 	PerRequest
-	// Left reports that the client of a request in the running batch has left. It may be
-	// called at any time.
+	// Left reports that the client of a request in a batch has left, once, after Left of its Call
+	// has become true. It may be called at any time, also before the batch has begun and between
+	// two runs of it.
 	Left(req *infer.Request)
 }
 

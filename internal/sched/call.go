@@ -43,6 +43,8 @@ type call struct {
 	taken  bool          // it is in a batch
 	sender engine.Sender // the instance that took the call, if its model may send responses; else nil
 
+	left atomic.Bool // the call was rejected, or is about to be; for the instance that runs it
+
 	// The outcome, written before done is signalled.
 	rejected   bool // the core answered without a result, before or during the run; verdict says why
 	verdict    batching.Verdict
@@ -73,6 +75,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Deadline = 0
 	c.item.Tenant, c.item.Weight = req.Tenant, req.Weight
 	c.times = infer.Timeline{}
+	c.left.Store(false) // not when admitted, as taken: stages do not read it, only batches, which hold the call
 	c.rejected, c.outage, c.err, c.parameters = false, nil, nil, nil
 	c.item.Again, c.streaming, c.probe, c.requeued = false, false, false, time.Time{}
 	c.slot.state.Store(unstaged)

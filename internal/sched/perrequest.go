@@ -15,6 +15,7 @@ func (w *worker) prepareCalls(calls []*call) {
 	for i, c := range calls {
 		b := &w.engineCalls[i]
 		b.Request, b.Parameters, b.Err, b.Opened, b.Again, b.Streaming = c.req, nil, nil, c.stream, false, c.streaming || c.empty || c.probe
+		b.Left = &c.left
 		if c.probe {
 			b.Opened = nil // no client would read the stream, and the model would wait when it is full
 		}
@@ -37,7 +38,7 @@ func (w *worker) collectCalls(calls []*call) {
 			b.Outputs.Memory = nil
 			c.err = withCode(c.err)
 		}
-		b.Request, b.Opened = nil, nil // not valid once the call is over
+		b.Request, b.Opened, b.Left = nil, nil, nil // not valid once the call is over
 	}
 }
 

@@ -448,6 +448,7 @@ func (s *Scheduler) reject(c *call, v batching.Verdict, retryAfter time.Duration
 	if v == batching.NoInstance {
 		c.outage = s.outage.Load()
 	}
+	c.left.Store(true) // before Left is called: the batch may not have begun, or may run again
 	if c.taken && c.sender != nil {
 		c.sender.Left(c.req)
 	}

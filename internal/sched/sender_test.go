@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -191,6 +192,85 @@ func TestAStreamThatOpensWhileItsClientLeavesIsClosedBeforeTheBatchEnds(t *testi
 		}
 		if took := time.Since(start); took != 0 {
 			t.Errorf("batches waited %v for a reader that had left", took)
+		}
+	})
+}
+
+// A revived instance dies in its second run, and starts again when it may. A run of one request waits
+// until it may end. It records whose clients have left at the start of each run.
+type revived struct {
+	sending
+	died, restarting, start chan struct{}
+	runs                    []string
+}
+
+func (r *revived) RunEach(_ context.Context, calls []engine.Call) error {
+	run := ""
+	for i := range calls {
+		run += fmt.Sprint(calls[i].Request.ID, " left ", calls[i].Left.Load(), ", ")
+	}
+	r.runs = append(r.runs, run)
+	if len(calls) == 1 {
+		<-r.open
+	}
+	if len(r.runs) == 2 {
+		close(r.died)
+		return engine.ErrDied
+	}
+	return nil
+}
+
+func (r *revived) Died() <-chan struct{} { return r.died }
+func (r *revived) Failing() *infer.Error { return nil }
+
+func (r *revived) Restart(context.Context) error {
+	close(r.restarting)
+	<-r.start
+	r.died = make(chan struct{})
+	return nil
+}
+
+// While an instance restarts, it has no batch in which Left could find the request. Calls are used
+// again, and those of the next requests must not be marked.
+func TestAClientThatLeavesWhileItsInstanceRestartsIsKnownToTheNextRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inst := &revived{sending: *newSending(), died: make(chan struct{}), restarting: make(chan struct{}), start: make(chan struct{})}
+		p := pacer.NewPortable()
+		t.Cleanup(p.Close)
+		s := New([]engine.Instance{inst}, Options{Pacer: p, RetryDied: true, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		leaving, leave := context.WithCancel(t.Context())
+		submit := func(ids ...string) {
+			for _, id := range ids {
+				ctx := t.Context()
+				if id == "leaves" {
+					ctx = leaving
+				}
+				go func() {
+					var resp infer.Response
+					if err := s.Submit(ctx, named(id), &resp); (err != nil) != (id == "leaves") {
+						t.Errorf("%s: error %v", id, err)
+					}
+				}()
+				synctest.Wait() // the first runs while the others wait
+			}
+			inst.open <- struct{}{}
+		}
+		submit("first", "leaves", "stays")
+		<-inst.restarting
+		leave()
+		synctest.Wait()
+		close(inst.start)
+		synctest.Wait()
+		submit("a", "b", "c") // they use the calls of the three
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		want := []string{
+			"first left false, ", "leaves left false, stays left false, ", "leaves left true, stays left false, ",
+			"a left false, ", "b left false, c left false, ",
+		}
+		if !slices.Equal(inst.runs, want) {
+			t.Errorf("runs %q, want %q", inst.runs, want)
 		}
 	})
 }

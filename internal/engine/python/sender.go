@@ -39,8 +39,11 @@ func (r *activeBatch) begin(w *worker, calls []engine.Call, cancelled []int) uin
 	r.serial++
 	r.memory, r.number, r.calls, r.cancelled = w.in, w.number+1, calls, cancelled
 	r.opened, r.left, r.senders, r.abandoned = r.opened[:0], r.left[:0], r.senders[:0], false
-	for range calls {
+	for i := range calls {
 		r.opened, r.left = append(r.opened, false), append(r.left, false)
+		if left := calls[i].Left; left != nil && left.Load() {
+			r.markLocked(i) // markCancelled did not find it
+		}
 	}
 	return r.serial
 }

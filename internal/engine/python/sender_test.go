@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -338,12 +339,15 @@ class TritonPythonModel:
 		leave func(req *infer.Request, cancel context.CancelFunc)
 	}{
 		{"one client leaves", func(req *infer.Request, _ context.CancelFunc) { inst.Left(req) }},
+		{"one client left before", func(*infer.Request, context.CancelFunc) {}},
 		{"all clients leave", func(_ *infer.Request, cancel context.CancelFunc) { cancel() }},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		batch := calls(1)
 		batch[0].Request.ID = "leaves"
 		senders := opened(batch)
+		batch[0].Left = new(atomic.Bool)
+		batch[0].Left.Store(tt.name == "one client left before")
 		done := start(ctx, batch)
 		tt.leave(batch[0].Request, cancel)
 		select {
@@ -369,6 +373,36 @@ class TritonPythonModel:
 		t.Error(err)
 	}
 	release(batch)
+}
+
+// The client of a request may leave after the instance took it, and before its batch begins.
+func TestAModelSeesThatAClientHasLeftBeforeTheBatch(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+requests[1].get_response_sender()
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.full((1, 4), r.is_cancelled(), np.float32))]) for r in requests]`).open(t)
+	for _, leaves := range []bool{true, false} {
+		batch := calls(1, 2, 3)
+		senders := opened(batch)
+		for i := range batch {
+			batch[i].Left = new(atomic.Bool)
+		}
+		want := []float32{0, 0, 0}
+		if leaves {
+			want[2] = 1
+			batch[2].Left.Store(true)
+			inst.Left(batch[2].Request)
+		}
+		if err := inst.RunEach(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		(<-senders[1]).Close() // that of a client which stays
+		for _, i := range []int{0, 2} {
+			if got := first(t, &batch[i]); got != want[i] {
+				t.Errorf("leaves %v: request %d is cancelled: %v, want %v", leaves, i, got, want[i])
+			}
+		}
+		release(batch)
+	}
 }
 
 func TestAModelSeesAllThatARequestSays(t *testing.T) {
