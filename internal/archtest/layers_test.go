@@ -121,6 +121,8 @@ var layers = [][]string{
 		"internal/archtest",
 		"test/bare",
 		"test/measure",
+	},
+	{
 		"test/matrix",
 		"test/hunt",
 	},
