@@ -2,7 +2,9 @@ package repository
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -163,6 +165,32 @@ func TestAnEnsembleThatCannotBeLoadedSaysWhichMemberIsWrong(t *testing.T) {
 		if err := r.Load(t.Context(), name, override{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
+	}
+}
+
+// The files of two ensembles change places: the one that serves still contains the other one.
+func TestAnEnsembleIsRefusedWhileAMemberThatServesContainsIt(t *testing.T) {
+	defer debug.SetMaxStack(debug.SetMaxStack(16 << 20)) // of 1 GiB: a readiness check of both went round and round
+	outer := func(inner string) string {
+		return strings.ReplaceAll(chain("inner"), "\"inner\"", strconv.Quote(inner))
+	}
+	d := newDisk(t).model("a", outer("b"), "1").model("b", chain("x"), "1").model("x", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"a"}})
+	d.model("a", chain("x"), "1").model("b", outer("a"), "1")
+	err := r.Load(t.Context(), "b", override{})
+	if err == nil || !strings.Contains(err.Error(), `load "a" first`) {
+		t.Errorf("loaded with %v", err)
+	}
+	if !r.Ready() || !r.ModelReady("b", "") {
+		t.Error("the ensembles that served are not ready")
+	}
+	for _, name := range []string{"a", "b"} {
+		if err := r.Load(t.Context(), name, override{}); err != nil {
+			t.Errorf("%s, in the right order: %v", name, err)
+		}
+	}
+	if !r.Ready() {
+		t.Error("not ready in the end")
 	}
 }
 

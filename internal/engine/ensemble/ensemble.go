@@ -9,7 +9,6 @@ package ensemble
 import (
 	"context"
 	"log/slog"
-	"slices"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -110,9 +109,33 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	return err
 }
 
-// Ready implements [engine.HealthChecker]: an ensemble is ready if all its members are.
+// Ready implements [engine.HealthChecker]: an ensemble is ready if all its members are, and theirs.
+// It asks only models without steps, and each once: while models are replaced, ensembles may contain
+// each other for a moment.
 func (i *instance) Ready() bool {
-	return !slices.ContainsFunc(i.graph.steps, func(s step) bool { return !i.engine.Members.ModelReady(s.model, s.version) })
+	var members []infer.ModelVersion
+	for k := range i.graph.steps {
+		members = append(members, infer.ModelVersion{Model: i.graph.steps[k].model, Version: i.graph.steps[k].version})
+	}
+	seen := map[infer.ModelVersion]bool{}
+	for len(members) > 0 {
+		m := members[0]
+		members = members[1:]
+		if seen[m] {
+			continue
+		}
+		seen[m] = true
+		cfg, err := i.engine.Members.MemberConfig(m.Model, m.Version)
+		switch {
+		case err == nil && len(cfg.Steps) > 0:
+			for k := range cfg.Steps {
+				members = append(members, infer.ModelVersion{Model: cfg.Steps[k].Model, Version: cfg.Steps[k].VersionName()})
+			}
+		case !i.engine.Members.ModelReady(m.Model, m.Version):
+			return false
+		}
+	}
+	return true
 }
 
 func (*instance) Close() error { return nil }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ type members struct {
 	mu       sync.Mutex
 	calls    []*infer.Request
 	down     map[string]bool
+	nested   map[string]*instance // that are loaded themselves
 	pinned   []infer.ModelVersion // by the last call of Pin
 	released int
 }
@@ -52,7 +54,12 @@ func (m *members) MemberConfig(model, _ string) (*modelconfig.Config, error) {
 	return modelconfig.Parse("", []byte(text))
 }
 
-func (m *members) ModelReady(model, _ string) bool { return !m.down[model] }
+func (m *members) ModelReady(model, _ string) bool {
+	if i := m.nested[model]; i != nil {
+		return i.Ready()
+	}
+	return !m.down[model]
+}
 
 func (m *members) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	m.mu.Lock()
@@ -377,6 +384,25 @@ func TestAllStepsUseTheVersionsThatServedAtTheStart(t *testing.T) {
 	m.pinned, req.Pinned = nil, "those of an ensemble around it"
 	if _, err := runOnce(t.Context(), t, i, req); err != nil || m.pinned != nil || m.calls[3].Pinned != req.Pinned {
 		t.Errorf("%v: a step of another ensemble pinned %v, and its own step has %v", err, m.pinned, m.calls[3].Pinned)
+	}
+}
+
+// Two ensembles that are loaded at the same time may contain each other when both have been checked.
+func TestAReadinessCheckOfEnsemblesThatContainEachOtherEnds(t *testing.T) {
+	defer debug.SetMaxStack(debug.SetMaxStack(16 << 20)) // of 1 GiB
+	m := arithmetic()
+	m.configs["other"] = steps("A", "B", "inc A=A > B=B")
+	i := load(t, m, steps("A", "B", "inc A=A > B=t", "other A=t > B=B"))
+	m.configs["e"], m.configs["other"] = steps("A", "B", "inc A=A > B=t", "other A=t > B=B"), steps("A", "B", "e A=A > B=t", "dbl A=t > B=B")
+	m.nested = map[string]*instance{"e": i, "other": load(t, arithmetic(), steps("A", "B", "inc A=A > B=B"))}
+	m.nested["other"].engine.Members = m
+	m.nested["other"].graph.steps[0].model = "e"
+	if !i.Ready() {
+		t.Error("it is not ready, and all models that they end in are")
+	}
+	m.down = map[string]bool{"dbl": true}
+	if i.Ready() {
+		t.Error("it is ready, and a member of a member is not")
 	}
 }
 

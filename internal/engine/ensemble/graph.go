@@ -82,7 +82,7 @@ type builder struct {
 	graph   *graph
 	numbers map[string]int // by name
 	known   []description
-	seen    map[string]bool // scratch: models that contain the one that is looked at
+	seen    map[string]bool // scratch: models that were looked at, or are being looked at
 }
 
 // A description is what is known of a tensor from where it is made.
@@ -113,6 +113,18 @@ func (b *builder) hasSequences(cfg *modelconfig.Config, member func(model, versi
 	})
 }
 
+// leadsBack reports whether a model that serves has the ensemble as a step, or a step of its does.
+func (b *builder) leadsBack(cfg *modelconfig.Config, member func(model, version string) (*modelconfig.Config, error)) bool {
+	return slices.ContainsFunc(cfg.Steps, func(s modelconfig.Step) bool {
+		if s.Model == b.cfg.Name || b.seen[s.Model] {
+			return s.Model == b.cfg.Name
+		}
+		b.seen[s.Model] = true
+		inner, err := member(s.Model, s.VersionName())
+		return err == nil && b.leadsBack(inner, member)
+	})
+}
+
 // addStep adds step i of the configuration.
 func (b *builder) addStep(i int, member func(model, version string) (*modelconfig.Config, error)) error {
 	from := &b.cfg.Steps[i]
@@ -120,6 +132,11 @@ func (b *builder) addStep(i int, member func(model, version string) (*modelconfi
 	cfg, err := member(s.model, s.version)
 	if err != nil {
 		return b.cfg.Invalid(from.Field("model_name"), "%v", err)
+	}
+	back := b.leadsBack(cfg, member)
+	clear(b.seen)
+	if back {
+		return b.cfg.Invalid(from.Field("model_name"), "model %q, as it serves, has a step that leads back to this ensemble; load %q first if its files have changed", s.model, s.model)
 	}
 	s.batched = cfg.MaxBatchSize > 0
 	s.ordered = b.hasSequences(cfg, member)
