@@ -52,11 +52,11 @@ func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 	}
 }
 
-// The first of two loads finds nothing, and the model is forgotten while the second
+// The first of two loads finds nothing, and the model would be forgotten while the second
 // one waits for its turn.
 func TestALoadThatWaitedForOneThatFailedIsRemembered(t *testing.T) {
 	s := start(t)
-	first := s.takeTurn("a")
+	first, _ := s.takeTurn("a")
 	done := make(chan error, 1)
 	go func() { done <- s.Load("a", "the test", also(servable.Source{Model: "a", Number: 1}, queued)) }()
 	time.Sleep(10 * time.Millisecond) // the second one waits by now, or comes later: it ends the same

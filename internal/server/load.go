@@ -28,13 +28,13 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 		return ErrClosing
 	}
 	defer s.changes.Done()
-	m := s.takeTurn(name)
+	m, unloads := s.takeTurn(name)
 	if m == nil {
 		return ErrClosing
 	}
-	ctx, end := s.loadContext(context.Background(), m) // not the client's context: the load goes on if the client leaves
+	ctx, end := s.loadContext(context.Background(), m, unloads) // not the client's context: the load goes on if the client leaves
 	s.mu.Lock()
-	m.expected = m.expected || !s.started
+	m.expected = m.expected || !s.started && ctx.Err() == nil
 	s.mu.Unlock()
 	began := time.Now()
 	c, err := s.applySafely(ctx, m, owner, desired)
@@ -92,15 +92,19 @@ func (s *Server) beginChange() bool {
 	return true
 }
 
-// loadContext returns a context that ends when the model is unloaded or the server closes,
-// and a function that the caller must call when the load has ended.
-func (s *Server) loadContext(ctx context.Context, m *model) (context.Context, func()) {
+// loadContext returns a context that ends when the model is unloaded or the server closes, and a
+// function that the caller must call when the load has ended. It has ended already if the model was
+// unloaded since the caller read unloads.
+func (s *Server) loadContext(ctx context.Context, m *model, unloads uint64) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.cancel = cancel
-	if s.closed {
+	switch {
+	case s.closed:
 		cancel(ErrClosing)
+	case m.unloads != unloads:
+		cancel(ErrUnloaded)
 	}
 	return ctx, func() {
 		s.mu.Lock()
@@ -130,6 +134,10 @@ func (s *Server) panicked(m *model, cause any) error {
 
 // apply opens the new versions of a change, and replaces the old ones.
 func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desired) (change, error) {
+	if err := context.Cause(ctx); err != nil { // it was unloaded while this load waited for its turn
+		s.forget(m)
+		return change{}, err
+	}
 	have := s.Versions(m.name)
 	want, err := s.desiredSources(ctx, m, owner, desired, have)
 	if err != nil {
@@ -279,7 +287,10 @@ func (s *Server) replaceTuned(ctx context.Context, old *servable.Version, open f
 	defer s.changes.Done()
 	name := old.Config.Name
 	s.mu.Lock()
-	m := s.models[name]
+	m, unloads := s.models[name], uint64(0)
+	if m != nil {
+		unloads = m.unloads
+	}
 	s.mu.Unlock()
 	if m == nil {
 		return true, nil
@@ -293,7 +304,7 @@ func (s *Server) replaceTuned(ctx context.Context, old *servable.Version, open f
 	if !s.inTable(m) || !slices.Contains(s.Versions(name), old) {
 		return true, nil // it was replaced in the meantime
 	}
-	ctx, end := s.loadContext(ctx, m) // Unload cancels it, like any load
+	ctx, end := s.loadContext(ctx, m, unloads) // Unload cancels it, like any load
 	v, err := open(ctx)
 	end()
 	if err != nil {
@@ -339,8 +350,8 @@ func (s *Server) freeMemory() {
 	}
 }
 
-// Unload takes a model out of service: it rejects new requests, cancels a load, and drains
-// the versions in the background. Unloading a model that is not loaded has no effect.
+// Unload takes a model out of service: it rejects new requests, cancels the loads that were called
+// before it, and drains the versions in the background. Unloading a model that is not loaded has no effect.
 func (s *Server) Unload(name string) {
 	if !s.beginChange() {
 		return // Close unloads all
@@ -353,11 +364,12 @@ func (s *Server) Unload(name string) {
 		return
 	}
 	m.expected = false
+	m.unloads++
 	if m.cancel != nil {
 		m.cancel(ErrUnloaded)
 	}
 	s.mu.Unlock()
-	m.turn <- struct{}{} // does not take long: the load was cancelled
+	m.turn <- struct{}{} // does not take long: the loads before it were cancelled
 	defer func() { <-m.turn }()
 	if !s.inTable(m) {
 		return // its load failed, and no version served

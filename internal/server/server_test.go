@@ -277,7 +277,7 @@ func TestRequestsThatAModelCanRunAreRecorded(t *testing.T) {
 func TestAModelWhoseFirstLoadHasJustBegunIsNotUnknown(t *testing.T) {
 	s := New(nil, Options{})
 	s.MarkStarted()
-	m := s.takeTurn("m")
+	m, _ := s.takeTurn("m")
 	if err := s.missing("m", ""); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("while files are read: %v", err)
 	}

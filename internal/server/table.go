@@ -24,6 +24,8 @@ type model struct {
 	states   map[int64]status
 	draining []*servable.Version     // have left the table, and are not closed yet
 	cancel   context.CancelCauseFunc // cancels the current load; nil if there is none
+	waiting  int                     // loads that wait for their turn
+	unloads  uint64                  // calls of Unload, which cancel the loads that came before
 }
 
 // A status is that of one version.
@@ -216,28 +218,28 @@ func (s *Server) publishLocked(name string, now serving) {
 	s.changedLocked()
 }
 
-// takeTurn waits for the caller's turn to change a model, and returns its entry, or nil if the
-// server is closing. The caller ends its turn by receiving from turn. If the entry is
-// removed in the meantime, takeTurn adds a new one.
-func (s *Server) takeTurn(name string) *model {
-	for {
-		s.mu.Lock()
-		m := s.models[name]
-		if m == nil {
-			m = &model{name: name, turn: make(chan struct{}, 1), states: map[int64]status{}}
-			s.models[name] = m
-		}
-		s.mu.Unlock()
-		select {
-		case m.turn <- struct{}{}:
-		case <-s.closing:
-			return nil
-		}
-		if s.inTable(m) {
-			return m
-		}
-		<-m.turn
+// takeTurn waits for the caller's turn to load a model, and returns its entry, or nil if the
+// server is closing, and the entry's unloads from before it waited. The caller ends its turn by
+// receiving from turn. The entry stays in the table while a load waits, so that Unload finds it.
+func (s *Server) takeTurn(name string) (m *model, unloads uint64) {
+	s.mu.Lock()
+	m = s.models[name]
+	if m == nil {
+		m = &model{name: name, turn: make(chan struct{}, 1), states: map[int64]status{}}
+		s.models[name] = m
 	}
+	m.waiting++
+	unloads = m.unloads
+	s.mu.Unlock()
+	select {
+	case m.turn <- struct{}{}:
+	case <-s.closing:
+		return nil, 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.waiting--
+	return m, unloads
 }
 
 // inTable reports whether m is still in the table.
@@ -255,11 +257,11 @@ func (s *Server) doNotExpect(m *model) {
 	m.expected = m.expected && len(m.states) > 0
 }
 
-// forget removes a model that never served and is not expected to.
+// forget removes a model that never served and is not expected to, unless a load of it waits.
 func (s *Server) forget(m *model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(m.states) == 0 && !m.expected {
+	if len(m.states) == 0 && !m.expected && m.waiting == 0 {
 		delete(s.models, m.name)
 	}
 }

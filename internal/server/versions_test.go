@@ -318,6 +318,67 @@ func TestUnloadingAModelCancelsItsLoad(t *testing.T) {
 	})
 }
 
+func TestUnloadingAModelCancelsTheLoadsThatWaitForTheirTurn(t *testing.T) {
+	// The first load waits either for its engine, with a state in the table, or for its files, without
+	// one: then nothing of it is left when it has failed.
+	files := func(ctx context.Context, _ []*servable.Version) ([]servable.Source, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	for name, first := range map[string]Desired{"opens": versions(0, 1), "reads files": files} {
+		inBubble(t, &counting{takes: time.Hour}, Options{}, func(t *testing.T, s *Server) {
+			s.MarkStarted()
+			began := time.Now()
+			var loads sync.WaitGroup
+			for i, desired := range []Desired{first, versions(0, 1), versions(0, 2)} {
+				loads.Go(func() {
+					err := s.Load("m", "the test", desired)
+					if took := time.Since(began); !errors.Is(err, ErrUnloaded) || took != 3*time.Second {
+						t.Errorf("the first load %s: load %d ended after %v with %v, want 3s and that it was unloaded", name, i, took, err)
+					}
+				})
+				time.Sleep(time.Second)
+			}
+			s.Unload("m")
+			if took := time.Since(began); took != 3*time.Second {
+				t.Errorf("the first load %s: the unload ended after %v, want 3s", name, took)
+			}
+			loads.Wait()
+			if found(s) != 0 || s.Owner("m") != "" || !s.Ready() {
+				t.Errorf("the first load %s: version %d serves, owner %q, ready %t", name, found(s), s.Owner("m"), s.Ready())
+			}
+		})
+	}
+}
+
+func TestALoadAfterAnUnloadIsNotCancelled(t *testing.T) {
+	inBubble(t, &counting{takes: time.Second}, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(0, 1))
+		s.Unload("m")
+		mustLoad(t, s, versions(0, 2))
+		if got := found(s); got != 2 {
+			t.Errorf("version %d serves, want 2", got)
+		}
+	})
+}
+
+// An unload that comes when a load has its turn, but no context yet, finds nothing to cancel.
+func TestALoadIsCancelledByAnUnloadBeforeItHasAContext(t *testing.T) {
+	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
+		m, unloads := s.takeTurn("m")
+		var unload sync.WaitGroup
+		unload.Go(func() { s.Unload("m") })
+		synctest.Wait()
+		ctx, end := s.loadContext(t.Context(), m, unloads)
+		if err := context.Cause(ctx); !errors.Is(err, ErrUnloaded) {
+			t.Errorf("the context has ended with %v", err)
+		}
+		end()
+		<-m.turn
+		unload.Wait()
+	})
+}
+
 func TestANumberOfModelsLoadAtOnce(t *testing.T) {
 	eng := &counting{takes: time.Second}
 	inBubble(t, eng, Options{Loads: 2}, func(t *testing.T, s *Server) {
