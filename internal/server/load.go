@@ -152,6 +152,7 @@ func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desi
 	if err != nil {
 		return c, err
 	}
+	s.clearFailures(m)
 	s.replace(m, c, loaded)
 	for _, v := range loaded {
 		v.Tune(s.replaceTuned)
@@ -245,6 +246,18 @@ func (s *Server) setStates(m *model, numbers []int64, state State, reason string
 			continue
 		}
 		m.states[n] = status{state, reason}
+	}
+}
+
+// clearFailures makes unloaded versions of those that could not be loaded, when others are desired
+// now: a cell avoids a node for a version that failed.
+func (s *Server) clearFailures(m *model) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, st := range m.states {
+		if st.state == StateUnavailable {
+			m.states[n] = status{StateUnavailable, ReasonUnloaded}
+		}
 	}
 }
 
@@ -374,5 +387,6 @@ func (s *Server) Unload(name string) {
 	if !s.inTable(m) {
 		return // its load failed, and no version served
 	}
+	s.clearFailures(m)
 	s.replace(m, change{}, nil)
 }

@@ -148,6 +148,26 @@ func TestVersionsAreLoadedTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
+func TestABrokenVersionThatIsNotDesiredAnyMoreIsNotListedAsFailed(t *testing.T) {
+	inBubble(t, &counting{broken: 2}, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(0, 1))
+		if err := s.Load("m", "the test", versions(0, 1, 2)); err == nil || states(s) != "1 READY, 2 UNAVAILABLE, " {
+			t.Errorf("%v; %s", err, states(s))
+		}
+		replaced, err := s.replaceTuned(t.Context(), s.Versions("m")[0], func(ctx context.Context) (*servable.Version, error) {
+			sources, _ := versions(1, 1)(ctx, nil)
+			return s.env.Open(ctx, sources[0])
+		})
+		if all := s.NodeModels(); !replaced || err != nil || len(all) != 2 {
+			t.Errorf("replaced %t, %v; a cell is shown %+v, want the broken version, too, which is still desired", replaced, err, all)
+		}
+		mustLoad(t, s, versions(1, 1))
+		if all := s.NodeModels(); len(all) != 1 || all[0].Version != "1" {
+			t.Errorf("without the broken version, a cell is shown %+v", all)
+		}
+	})
+}
+
 func TestAVersionServesWhileItIsReplaced(t *testing.T) {
 	eng := &counting{takes: time.Second}
 	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
@@ -314,6 +334,9 @@ func TestUnloadingAModelCancelsItsLoad(t *testing.T) {
 		load.Wait()
 		if took := time.Since(began); took != time.Second || found(s) != 0 {
 			t.Errorf("the load ended after %v, and version %d serves", took, found(s))
+		}
+		if all := s.NodeModels(); len(all) != 0 {
+			t.Errorf("a cell avoids the node because of %+v", all)
 		}
 	})
 }
