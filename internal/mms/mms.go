@@ -275,12 +275,13 @@ func (s *Store) Close() {
 // RemoveFiles deletes all unpacked archives. No version may be open.
 func (s *Store) RemoveFiles() error { return s.dir.Remove() }
 
-// background runs f in a goroutine. Close cancels its context and waits for it.
-func (s *Store) background(f func(context.Context)) {
+// background runs f in a goroutine, and reports whether it does: a closed store does not. Close
+// cancels its context and waits for it.
+func (s *Store) background(f func(context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return
+		return false
 	}
 	ctx, halt := context.WithCancel(context.Background())
 	number := s.begun
@@ -298,4 +299,5 @@ func (s *Store) background(f func(context.Context)) {
 		halt()
 		delete(s.halts, number)
 	})
+	return true
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/python"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -141,7 +142,7 @@ func failedToStart(v *servable.Version, err error) error {
 
 // ScaleTo scales a version of a model to the given minimum and maximum number of workers, and
 // returns it. Version "" means the default one. If it is not synchronous, it returns before
-// the workers have started.
+// the workers have started. The scaling goes on if the client leaves.
 func (s *Store) ScaleTo(ctx context.Context, name, version string, least, most int, synchronous bool) (v *servable.Version, err error) {
 	detail := fmt.Sprintf("%d to %d workers", least, most)
 	if version != "" {
@@ -157,25 +158,39 @@ func (s *Store) ScaleTo(ctx context.Context, name, version string, least, most i
 }
 
 func (s *Store) scaleTo(ctx context.Context, v *servable.Version, least, most int, synchronous bool) error {
-	switch {
-	case least < 0 || most < least || most > maxWorkers:
+	if least < 0 || most < least || most > maxWorkers {
 		return badRequest("min_worker, max_worker: found %d and %d, expected 0 <= min_worker <= max_worker <= %d", least, most, maxWorkers)
-	case synchronous:
+	}
+	done := make(chan error, 1) // size 1, so that the scaling does not wait for a client that has left
+	client := ctx
+	begun := s.background(func(ctx context.Context) {
+		defer close(done)
 		err := v.ScaleTo(ctx, least, most)
-		if errors.Is(err, servable.ErrUnloading) {
-			return notFound("Model not found: %s", v.Config.Name)
+		if err != nil && (!synchronous || client.Err() != nil) {
+			s.opts.Log.Error("workers not scaled", "model", v.Config.Name, "version", v.Name(), "error", err)
 		}
-		if err != nil {
+		done <- err
+	})
+	switch {
+	case !begun:
+		return unavailable("the server is shutting down")
+	case !synchronous:
+		return nil
+	}
+	select {
+	case err, ended := <-done:
+		switch {
+		case !ended:
+			return internal("Workers of model %s could not be scaled; the server's log has the details", v.Config.Name) // a panic
+		case errors.Is(err, servable.ErrUnloading):
+			return notFound("Model not found: %s", v.Config.Name)
+		case err != nil:
 			return failedToStart(v, err)
 		}
 		return nil
+	case <-ctx.Done():
+		return infer.Errorf(infer.Cancelled, "%w: the client disconnected while model %s was being scaled; the scaling continues", ctx.Err(), v.Config.Name)
 	}
-	s.background(func(ctx context.Context) {
-		if err := v.ScaleTo(ctx, least, most); err != nil {
-			s.opts.Log.Error("workers not scaled", "model", v.Config.Name, "version", v.Name(), "error", err)
-		}
-	})
-	return nil
 }
 
 // add registers an archive with the server, without workers.
