@@ -18,9 +18,10 @@ import (
 // loadMembers loads the members of a model, if it is an ensemble, that have no version in
 // service. around has the ensembles of which it is a member itself, the outermost first. All
 // of the graph is looked at before a member is loaded, so that ensembles which contain each
-// other do not wait for each other. The members that can be loaded are, as in Triton. When ctx
-// ends, loadMembers returns its cause; the load of a member continues.
-func (r *Repository) loadMembers(ctx context.Context, name string, with override, around []string) error {
+// other do not wait for each other. The members that can be loaded are, as in Triton, and each is added
+// to n first, so that it stays. When ctx ends, loadMembers returns its cause; the load
+// of a member continues.
+func (r *Repository) loadMembers(ctx context.Context, name string, with override, around []string, n *need) error {
 	members := r.members(ctx, name, with)
 	if len(around) == 0 && r.polls() {
 		r.mu.Lock()
@@ -37,9 +38,10 @@ func (r *Repository) loadMembers(ctx context.Context, name string, with override
 		if slices.Contains(around, member) {
 			return infer.Errorf(infer.Invalid, "the ensemble is a step of itself: %s", strings.Join(append(around, member), " → "))
 		}
-		if err := r.loadMembers(ctx, member, override{}, around); err != nil {
+		if err := r.loadMembers(ctx, member, override{}, around, n); err != nil {
 			return err
 		}
+		r.addNeed(n, member)
 		if len(r.server.Versions(member)) > 0 {
 			continue
 		}
@@ -58,6 +60,20 @@ func (r *Repository) loadMembers(ctx context.Context, name string, with override
 		}
 	}
 	return first
+}
+
+// A need is what a load in progress needs.
+type need struct {
+	ensemble string   // that is loaded
+	members  []string // and theirs
+}
+
+// addNeed adds a member to a need. The load removes the need at its end.
+func (r *Repository) addNeed(n *need, member string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n.members = append(n.members, member)
+	r.needs[n] = true
 }
 
 // members returns the members of an ensemble. It returns nil for any other model, and if
@@ -141,12 +157,17 @@ func (r *Repository) servingMembers(name string) (members []string) {
 	return members
 }
 
-// unneeded reports whether a model was loaded only because it is a member of an ensemble, and
-// none that serves has it any more. Such members are unloaded with their ensemble, as in Triton.
-func (r *Repository) unneeded(member string) bool {
+// unneeded reports whether a model was loaded only because it is a member of an ensemble that is
+// unloaded now, and no other one that serves or is being loaded has it. Such members are unloaded with
+// their ensemble, as in Triton.
+func (r *Repository) unneeded(member, unloaded string) bool {
 	r.mu.Lock()
 	m := r.models[member]
 	loaded := m != nil && !m.asked
+	for n := range r.needs {
+		// The unload has cancelled loads of its own ensemble, which may not have returned yet.
+		loaded = loaded && (n.ensemble == unloaded || !slices.Contains(n.members, member))
+	}
 	r.mu.Unlock()
 	return loaded && !slices.ContainsFunc(r.server.AllVersions(), func(v *servable.Version) bool {
 		return slices.Contains(v.Config.Members(), member)

@@ -131,6 +131,30 @@ func TestMembersThatNothingElseNeedsAreUnloadedWithTheirEnsemble(t *testing.T) {
 	unload("y")
 }
 
+func TestAMemberThatAnotherEnsembleIsBeingLoadedWithIsNotUnloaded(t *testing.T) {
+	d := newDisk(t).model("a", chain("m"), "1").model("b", chain("m", "n"), "1").model("m", echoConfig, "1").model("n", echoConfig, "1")
+	gate := make(chan struct{})
+	r := mustStart(t, d, &tracked{gates: map[string]chan struct{}{"n": gate}}, setup{Mode: Explicit, Models: []string{"a"}})
+	unload := func(name string) {
+		t.Helper()
+		if err := r.source.Unload(t.Context(), name, catalog.UnloadOptions{Dependents: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error)
+	go func() { done <- r.Load(t.Context(), "b", override{}) }()
+	<-gate // m serves, and n is being loaded
+	unload("a")
+	gate <- struct{}{}
+	if err := <-done; err != nil || !r.ModelReady("b", "") {
+		t.Errorf("the other ensemble: %v", err)
+	}
+	unload("b")
+	if r.ModelReady("m", "") || r.ModelReady("n", "") {
+		t.Error("members that nothing needs any more still serve")
+	}
+}
+
 func TestUnloadingAnEnsembleDoesNotWaitForTheLoadOfAMember(t *testing.T) {
 	d := newDisk(t).model("a", chain("y"), "1").model("y", echoConfig, "1")
 	eng := &tracked{loading: make(chan struct{})}

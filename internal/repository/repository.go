@@ -100,6 +100,7 @@ type Repository struct {
 	epoch   uint64                      // the highest that a control request had
 	loads   int                         // of clients that are under way
 	fetches map[string]*bucket.Progress // of models that are being fetched
+	needs   map[*need]bool              // of loads in progress that have some
 }
 
 // A model is the state of a name.
@@ -123,7 +124,7 @@ type model struct {
 func New(s *server.Server, opts Options) *Repository {
 	opts.Poll = cmp.Or(opts.Poll, DefaultPoll)
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	r := &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}, fetches: map[string]*bucket.Progress{}}
+	r := &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}, fetches: map[string]*bucket.Progress{}, needs: map[*need]bool{}}
 	r.epoch = readEpoch(opts.EpochFile, opts.Log)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.locations = []location{directories(opts.Paths)}
@@ -387,7 +388,7 @@ func (r *Repository) unloadFor(ctx context.Context, name string, opts catalog.Un
 		return err
 	}
 	for _, member := range members {
-		if r.unneeded(member) {
+		if r.unneeded(member, name) {
 			err = errors.Join(err, r.unloadFor(ctx, member, opts, nested))
 		}
 	}
@@ -544,6 +545,7 @@ func (r *Repository) change(name string, with override) error {
 	var sent *upload
 	var before []*servable.Version
 	var at fingerprint
+	needs := &need{ensemble: name}
 	refusal := ""
 	refuse := func(err error) error {
 		// Uploads and names without files are not listed in the index, and neither are models that
@@ -565,7 +567,7 @@ func (r *Repository) change(name string, with override) error {
 	}
 	err := r.server.Load(name, r.owner(), func(ctx context.Context, have []*servable.Version) ([]servable.Source, error) {
 		before = have
-		if err := r.loadMembers(ctx, name, with, nil); err != nil {
+		if err := r.loadMembers(ctx, name, with, nil, needs); err != nil {
 			return nil, refuse(err)
 		}
 		f, full, err := r.source(name, with)
@@ -598,6 +600,7 @@ func (r *Repository) change(name string, with override) error {
 	sent.release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.needs, needs)
 	m := r.claimLocked(name)
 	m.refusal = refusal
 	switch {

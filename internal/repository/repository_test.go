@@ -90,14 +90,19 @@ type tracked struct {
 	mu      sync.Mutex // guards the following
 	fail    error
 	open    int
-	loading chan struct{} // if not nil, loads wait here until their context ends
-	takes   time.Duration // of each load
-	size    int64         // that versions are said to take
+	loading chan struct{}            // if not nil, loads wait here until their context ends
+	takes   time.Duration            // of each load
+	gates   map[string]chan struct{} // loads of these models send to theirs, and then receive from it
+	size    int64                    // that versions are said to take
 	sources []engine.Source
 }
 
 func (e *tracked) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
 	time.Sleep(e.takes)
+	if gate := e.gates[src.Config.Name]; gate != nil {
+		gate <- struct{}{}
+		<-gate
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.loading != nil {
