@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +110,37 @@ func TestAKeyIsAcceptedUntilItExpiresOrIsRevoked(t *testing.T) {
 	}
 	if _, err := RevokeKey(path, "nobody", now); err == nil {
 		t.Error("an unknown key was revoked")
+	}
+}
+
+// The server mostly runs as another user than those that change its keys.
+func TestAServerCanReadItsKeysAfterOneWasRevoked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	key, _, err := CreateKey(path, Key{Grants: infers}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	owner := os.Getuid()
+	if owner == 0 {
+		owner = 65534
+		if err := os.Chown(path, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := RevokeKey(path, key.ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{path: 0o640, path + ".lock": 0o600} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if as, ok := info.Sys().(*syscall.Stat_t); info.Mode() != mode || !ok || int(as.Uid) != owner {
+			t.Errorf("%s: mode %v, %+v, want %v of user %d", name, info.Mode(), info.Sys(), mode, owner)
+		}
 	}
 }
 

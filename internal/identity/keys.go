@@ -176,6 +176,9 @@ func changeKeys(path string, change func([]Key) ([]Key, error)) error {
 		return fmt.Errorf("cannot change the API keys: %w", err)
 	}
 	defer func() { _ = lock.Close() }() // releases the lock
+	if old, err := os.Stat(path); err == nil {
+		replace.Own(lock, old) // root's lock must not keep the owner of the keys from changing them
+	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
 	}
