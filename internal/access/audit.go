@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -90,9 +91,10 @@ type Audit struct {
 	lost atomic.Uint64
 
 	mu      sync.Mutex // guards the following
-	file    *os.File   // nil after an error
+	file    *os.File
 	size    int64
-	failing bool // the last write failed
+	next    int64 // the size at which a new file is tried again; 0 if none has failed
+	failing bool  // the last write failed
 }
 
 // OpenAudit opens the audit log at path, and appends to it if it exists. The caller closes
@@ -123,7 +125,7 @@ func (a *Audit) openLocked() error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	a.file, a.size = file, info.Size()
+	a.file, a.size, a.next = file, info.Size(), 0
 	return nil
 }
 
@@ -142,9 +144,6 @@ func (a *Audit) Close() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.file == nil {
-		return nil
-	}
 	return a.file.Close()
 }
 
@@ -172,15 +171,8 @@ func (a *Audit) write(r record) {
 func (a *Audit) append(line []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.file == nil {
-		if err := a.openLocked(); err != nil {
-			return err
-		}
-	}
-	if a.size > 0 && a.size+int64(len(line)) > a.opts.Size {
-		if err := a.rotateLocked(); err != nil {
-			return err
-		}
+	if a.size > 0 && a.size+int64(len(line)) > max(a.opts.Size, a.next) {
+		a.rotateLocked()
 	}
 	n, err := a.file.Write(line)
 	if err != nil && n > 0 {
@@ -191,18 +183,66 @@ func (a *Audit) append(line []byte) error {
 	return err
 }
 
-// rotateLocked renames path to path.1, path.1 to path.2 and so on, and begins a new file.
-func (a *Audit) rotateLocked() error {
-	err := a.file.Close()
-	a.file = nil
-	for i := a.opts.Keep; i > 0; i-- {
-		from := a.path
-		if i > 1 {
-			from = fmt.Sprintf("%s.%d", a.path, i-1)
-		}
-		if renamed := os.Rename(from, fmt.Sprintf("%s.%d", a.path, i)); renamed != nil && !errors.Is(renamed, os.ErrNotExist) {
-			err = errors.Join(err, renamed)
+// rotateLocked renames path to path.1, path.1 to path.2 and so on, and begins a new file. If it cannot,
+// the full file goes on, and the next try is when it has grown by Size. What is no regular file, such as
+// a pipe, is never full.
+func (a *Audit) rotateLocked() {
+	full := a.file
+	info, err := full.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		a.next = math.MaxInt64
+		return
+	}
+	if err == nil {
+		err = a.moveLocked()
+	}
+	if err == nil {
+		err = a.openLocked()
+	}
+	if err != nil {
+		a.next = a.size + a.opts.Size
+		a.opts.Log.Error("audit log cannot begin a new file; records are added to the full one", "error", err)
+		return
+	}
+	_ = full.Close() // its records were written
+}
+
+// moveLocked moves the active file aside first: if it must stay, as a mount or an append-only file does,
+// the older ones stay as well.
+func (a *Audit) moveLocked() error {
+	aside := a.older(0)
+	if _, err := os.Lstat(aside); err == nil { // a process was killed here
+		if err := a.shiftLocked(); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, a.openLocked())
+	err := os.Rename(a.path, aside)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // something else has moved it
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.shiftLocked(); err != nil {
+		return errors.Join(err, os.Rename(aside, a.path))
+	}
+	return nil
 }
+
+// shiftLocked renames path.0 to path.1, and those that are in the way.
+func (a *Audit) shiftLocked() error {
+	free := 1
+	for ; free < a.opts.Keep; free++ {
+		if _, err := os.Lstat(a.older(free)); errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	for ; free > 0; free-- {
+		if err := os.Rename(a.older(free-1), a.older(free)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Audit) older(number int) string { return fmt.Sprintf("%s.%d", a.path, number) }

@@ -153,10 +153,10 @@ func TestAFullDiskStopsNoChangeAndIsLoggedOnce(t *testing.T) {
 		t.Errorf("logged %d times, expected once: %s", n, &log)
 	}
 	// When there is space again, records are written and the log says so.
-	if err := audit.file.Close(); err != nil {
+	audit.path = path + ".new"
+	if err := errors.Join(audit.file.Close(), audit.openLocked()); err != nil {
 		t.Fatal(err)
 	}
-	audit.file, audit.path = nil, path+".new"
 	_ = gate.Change(context.Background(), Change{What: "load"}, func() error { return nil })
 	if audit.Lost() != 3 || !strings.Contains(log.String(), "written again") || len(readRecords(t, audit.path)) != 1 {
 		t.Errorf("after the disk has space: %d lost, log %s", audit.Lost(), &log)
@@ -190,6 +190,85 @@ func TestRefusedRequestsAreRecordedUpToARate(t *testing.T) {
 // noGrants is a context of a caller that may do nothing.
 func noGrants(name string) context.Context {
 	return WithCaller(context.Background(), &Caller{Principals: []*Principal{{Name: name}}, Address: "192.0.2.1:5"})
+}
+
+// change makes and records n changes, and closes the log.
+func change(t *testing.T, audit *Audit, n int) {
+	t.Helper()
+	gate := &Gate{Audit: audit, Open: true}
+	for range n {
+		if err := gate.Change(context.Background(), Change{What: "load", Model: "m"}, func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := audit.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The directory stands for what keeps a file from being renamed: a mount, a right, an attribute.
+func TestAnAuditLogThatCannotBeRenamedLosesNoRecord(t *testing.T) {
+	for _, keep := range []int{1, 2, 3} {
+		var log bytes.Buffer
+		path := filepath.Join(t.TempDir(), "audit.log")
+		if err := os.MkdirAll(filepath.Join(path+"."+strconv.Itoa(keep), "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i := 1; i < keep; i++ {
+			if err := os.WriteFile(path+"."+strconv.Itoa(i), []byte(strconv.Itoa(i)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		audit, err := OpenAudit(path, AuditOptions{Size: 400, Keep: keep, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(t, audit, 40)
+		if got := len(readRecords(t, path)); got != 40 || audit.Lost() != 0 {
+			t.Errorf("keep %d: %d records, %d lost, want 40 and 0", keep, got, audit.Lost())
+		}
+		for i := 1; i < keep; i++ {
+			if text, err := os.ReadFile(path + "." + strconv.Itoa(i)); err != nil || string(text) != strconv.Itoa(i) {
+				t.Errorf("keep %d: older file %d: %q, %v", keep, i, text, err)
+			}
+		}
+		if n := strings.Count(log.String(), "cannot begin a new file"); n < 5 || n > 20 {
+			t.Errorf("keep %d: logged %d times, want once for each 400 bytes", keep, n)
+		}
+	}
+}
+
+func TestAFileThatAKilledServerMovedAsideIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(path+".0", []byte("moved aside"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	audit, err := OpenAudit(path, AuditOptions{Size: 400, Keep: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(t, audit, 4) // of which two fill a file
+	if text, err := os.ReadFile(path + ".2"); err != nil || string(text) != "moved aside" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if got := len(readRecords(t, path)) + len(readRecords(t, path+".1")); got != 4 {
+		t.Errorf("%d records, want 4", got)
+	}
+}
+
+func TestAnAuditLogThatIsNoRegularFileIsNotRenamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.Symlink(os.DevNull, path); err != nil {
+		t.Fatal(err)
+	}
+	audit, err := OpenAudit(path, AuditOptions{Size: 400})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(t, audit, 40)
+	if to, err := os.Readlink(path); err != nil || to != os.DevNull || audit.Lost() != 0 {
+		t.Errorf("%q, %v, %d records lost", to, err, audit.Lost())
+	}
 }
 
 func TestDeniedChangesAreRecordedUpToARateForEachCaller(t *testing.T) {
