@@ -91,7 +91,9 @@ func (c *credentialFlags) httpClient(address string) (h *http.Client, scheme str
 		encrypted.last.Store(opts.TLS)
 		transport.DialTLSContext = encrypted.dial
 	}
-	return &http.Client{Transport: withToken{transport, opts.Token}}, scheme, nil
+	// None of these servers redirects. What claims to be one must not send the token on.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: withToken{transport, opts.Token}, CheckRedirect: stay}, scheme, nil
 }
 
 // A tlsDialer opens connections with the certificates that are in the files now. While those cannot be

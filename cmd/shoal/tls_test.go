@@ -150,6 +150,33 @@ func TestCommandsSendCredentials(t *testing.T) {
 
 // Each client closes its connection after a few requests, so that handshakes happen all the
 // time, also while files are replaced.
+func TestATokenIsNotSentOnByARedirect(t *testing.T) {
+	asked := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Get("Authorization") }))
+	defer other.Close()
+	elsewhere := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+	}))
+	defer first.Close()
+	cell := cellFlags{address: first.URL, credentials: credentialFlags{token: "secret"}}
+	if _, err := cell.status(t.Context()); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Errorf("status of a cell: %v", err)
+	}
+	top, err := newTopStream(first.URL, &cell.credentials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := top.read(t.Context(), "", nil); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Errorf("top: %v", err)
+	}
+	select {
+	case got := <-asked:
+		t.Errorf("the other server was asked with %q", got)
+	default:
+	}
+}
+
 func TestCertificatesAreReplacedUnderLoadWithoutAFailedRequest(t *testing.T) {
 	const replacements = 20
 	s := newEncrypted(t)
