@@ -188,7 +188,10 @@ func (stateless) InFlight() int { return 0 }
 // observe it.
 func grpcOptions(guarded *security) []grpc.ServerOption {
 	all := []grpc.ServerOption{
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second}), grpc.MaxRecvMsgSize(64 << 20),
+		grpc.MaxRecvMsgSize(64 << 20),
+		// Rights are checked when a stream begins, so that none may last: Envoys connect again, and get only what
+		// has changed since.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, MaxConnectionAge: 5 * time.Minute, MaxConnectionAgeGrace: 10 * time.Second}),
 		// Envoys of the template ping every ten seconds, also while they have no stream.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.StreamInterceptor(func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
