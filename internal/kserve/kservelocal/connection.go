@@ -37,8 +37,9 @@ type connection struct {
 	memories map[uint32]*buf.Buf // by number; the connection owns one reference to each
 	shared   int                 // total size of memories in bytes
 
-	mu      sync.Mutex // guards the following
-	running map[uint32]context.CancelFunc
+	mu         sync.Mutex // guards the following
+	running    map[uint32]context.CancelFunc
+	unfinished int // calls, with those whose answers the client has not made room for
 }
 
 // handoffDelay is how long a call may run in the reading goroutine before another one
@@ -254,6 +255,7 @@ func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error
 	run := func() {
 		c.run(within, number, q.req, room, offset)
 		m.Release()
+		c.finish()
 	}
 	if f.flags&noOtherFrame == 0 {
 		c.calls.Go(run)
@@ -294,7 +296,10 @@ func (c *connection) begin(number uint32, cancel context.CancelFunc) error {
 		return fmt.Errorf("call %d again while it runs, expected another number", number)
 	case len(c.running) == maxCalls:
 		return fmt.Errorf("more than %d calls at once", maxCalls)
+	case c.unfinished == 2*maxCalls: // more than running: the client may have an answer before its call is finished
+		return fmt.Errorf("more than %d calls at once, with those whose answers are not read", 2*maxCalls)
 	}
+	c.unfinished++
 	c.running[number] = cancel
 	return nil
 }
@@ -315,6 +320,13 @@ func (c *connection) end(number uint32) {
 	delete(c.running, number)
 	c.mu.Unlock()
 	cancel()
+}
+
+// finish counts a call no longer: its answer was sent.
+func (c *connection) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unfinished--
 }
 
 // run runs a request, releases its memory, and sends the response. A panic fails only this

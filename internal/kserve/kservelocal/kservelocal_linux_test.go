@@ -124,7 +124,7 @@ func (c *client) receive() (frame, []int) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
 		c.t.Fatal(err)
 	}
-	if n == 0 {
+	if n <= 0 {
 		return frame{}, nil
 	}
 	f := frame{
@@ -489,9 +489,53 @@ func unread(t *testing.T, calls int) (*Server, *client) {
 	s.mu.Unlock()
 	for n := range calls {
 		c.send(identity(uint32(n + 1)).frame())
+		if (n+1)%64 == 0 { // few enough to run at once
+			await(t, "the calls to run", func() bool { return inside.Load() == int32(n+1) })
+		}
 	}
-	await(t, "the calls to run", func() bool { return inside.Load() == int32(calls) })
 	return s, c
+}
+
+func TestAClientThatNeverReadsCannotCallWithoutEnd(t *testing.T) {
+	s, c := unread(t, 2*maxCalls)
+	full := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for connection := range s.connections {
+			connection.mu.Lock()
+			defer connection.mu.Unlock()
+			return connection.unfinished == 2*maxCalls
+		}
+		return false
+	}
+	// Some answers are in the socket. When as many calls have followed, the server reads no more.
+	for n, waits := uint32(2*maxCalls+1), 0; waits == 0 || !full(); n++ {
+		_ = c.socket.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+		f := identity(n).frame()
+		if _, err := c.socket.Write(f.append(nil)); err != nil {
+			waits++
+		}
+		if waits == 20 || n == 10*maxCalls {
+			t.Fatal("the number of calls whose answers are not read is not limited")
+		}
+	}
+	answers, failures := 0, 0
+	for ends := 0; ends < 2; { // the first is a reset, because the server has not read all frames
+		switch f, _ := c.receive(); f.kind {
+		case 0:
+			ends++
+		case kindAnswer:
+			answers++
+		default:
+			const want = "protocol violation: more than 512 calls at once, with those whose answers are not read"
+			if failures++; f.kind != kindFailed || f.number != 0 || string(f.rest) != want {
+				t.Errorf("told %+v %s, want %q", f, f.rest, want)
+			}
+		}
+	}
+	if answers < 2*maxCalls || failures != 1 {
+		t.Errorf("%d answers and %d failures, want those of %d calls and one failure", answers, failures, 2*maxCalls)
+	}
 }
 
 func TestAnswersAreSentBeforeTheServerIsClosed(t *testing.T) {
