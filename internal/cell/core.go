@@ -24,6 +24,7 @@ const (
 	reflectFor  = 10 * time.Second       // a page must show what was ordered within this time
 	keepFor     = time.Minute            // nothing is unloaded this long after a start without a plan
 	leaveFor    = time.Second            // a copy is unloaded this long after it has left the routes
+	forgetAfter = 24 * time.Hour         // what was learned of a model goes this long after it was last wanted or on a page
 )
 
 // An Event is what a [Core] reacts to: one of the following types.
@@ -98,6 +99,7 @@ type Core struct {
 	wanted  Wanted
 	nodes   map[string]*member
 	learned map[string]Learned
+	unused  map[string]Time // learned models that are neither wanted nor on a page, and since when
 	plan    *placement.Plan
 	planFor []placement.Model // that the plan was made for
 	version uint64
@@ -484,6 +486,7 @@ func (c *Core) replan(a *Actions) {
 		c.keepUntil = c.now + keepFor
 		c.keepHeld()
 	}
+	c.forgetUnused()
 	previous, first := c.plan, c.planned == 0
 	c.planFor = c.models()
 	c.plan = placement.Config{Quotas: c.wanted.Quotas}.Plan(previous, c.placed(false, nil), c.planFor, c.now)
@@ -510,6 +513,33 @@ func (c *Core) keepHeld() {
 			c.learned[m.page.Models[i].Name] = l
 		}
 	}
+}
+
+// forgetUnused forgets models whose names are not used any more: those of a cell may change each day.
+// A file may lack models for a while.
+func (c *Core) forgetUnused() {
+	if len(c.learned) <= len(c.wanted.Models) {
+		c.unused = nil
+		return
+	}
+	unused := map[string]Time{}
+	for name := range c.learned {
+		unused[name] = cmp.Or(c.unused[name], c.now)
+	}
+	for i := range c.wanted.Models {
+		delete(unused, c.wanted.Models[i].Name)
+	}
+	for _, m := range c.nodes {
+		for i := range m.models() {
+			delete(unused, m.page.Models[i].Name)
+		}
+	}
+	for name, since := range unused {
+		if since+forgetAfter <= c.now {
+			delete(c.learned, name)
+		}
+	}
+	c.unused = unused
 }
 
 // moved notes the models that have other places than before, and reports whether anything has.

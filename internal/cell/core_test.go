@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -505,6 +506,39 @@ func TestAModelThatIsNotWantedIsUnloadedAndLosesItsRoute(t *testing.T) {
 	}
 	if _, routed := w.routes["n"]; routed {
 		t.Error("n has a route")
+	}
+}
+
+// A file may lack models for a while, and nodes may have what no file has.
+func TestModelsThatAreNotUsedForADayAreForgotten(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	m, back := Model{Name: "m", Copies: 1}, Model{Name: "back", Copies: 1}
+	w.configure(m, back, Model{Name: "old", Copies: 1}, Model{Name: "held", Copies: 1})
+	w.reportAll()
+	w.settle()
+	learned := func() []string { return slices.Sorted(maps.Keys(w.core.learned)) }
+	all := []string{"back", "held", "m", "old"}
+	w.configure(m)
+	w.pass(keepFor + planEvery)
+	for _, name := range []string{"a", "b"} {
+		p := w.pages[name]
+		p.Models = slices.DeleteFunc(p.Models, func(x node.Model) bool { return x.Name == "back" || x.Name == "old" })
+		w.report(name)
+	}
+	w.pass(forgetAfter - time.Minute)
+	if got := learned(); !slices.Equal(got, all) {
+		t.Fatalf("before a day has passed: %v", got)
+	}
+	w.configure(m, back)
+	w.pass(planEvery)
+	w.configure(m)
+	w.pass(time.Hour)
+	if got := learned(); !slices.Equal(got, []string{"back", "held", "m"}) {
+		t.Errorf("after a day: %v", got)
+	}
+	w.pass(forgetAfter)
+	if got := learned(); !slices.Equal(got, []string{"held", "m"}) {
+		t.Errorf("a day after another one was last wanted: %v", got)
 	}
 }
 
