@@ -132,13 +132,14 @@ type Core struct {
 // A member is what is known of a wanted node.
 type member struct {
 	Node
-	page    *node.Page
-	failing Time // since when it does not answer; 0 if it does
-	reason  string
-	gone    bool
-	hidden  bool                // its name has other addresses now; see keepHidden
-	pending map[string]*pending // by model
-	avoided map[string]Time     // by model that it could not load: until when other nodes are preferred
+	page     *node.Page
+	answered Time // when its page was last seen, be it unchanged
+	failing  Time // since when it does not answer; 0 if it does
+	reason   string
+	gone     bool
+	hidden   bool                // its name has other addresses now; see keepHidden
+	pending  map[string]*pending // by model
+	avoided  map[string]Time     // by model that it could not load: until when other nodes are preferred
 }
 
 type target struct{ node, model string }
@@ -311,7 +312,7 @@ func (c *Core) report(e Reported, a *Actions) {
 		m.gone, c.planDirty = false, true
 		c.touch(m.page, nil)
 	}
-	m.failing, m.reason = 0, ""
+	m.failing, m.reason, m.answered = 0, "", c.now
 	if e.Page == nil {
 		return
 	}

@@ -188,12 +188,14 @@ func (c *Core) await(r *Rollout, a *Actions) {
 	active := c.routes[r.Model].Active
 	for _, n := range active {
 		for _, version := range []string{r.From, r.To} {
-			state, reason := c.nodes[n.Name].version(r.Model, version)
+			m := c.nodes[n.Name]
+			state, reason := m.version(r.Model, version)
 			at, carried := r.loaded[n.Name]
-			if state == "" && carried && at+reflectFor <= c.now && c.now < at+retryAfter && !c.nodes[n.Name].failed(r.Model) { // later it is loaded again
-				state, reason = "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
+			known := m != nil && (m.answered > at || m.failed(r.Model)) // before, the reason is that of an earlier load
+			if state == "" && carried && at+reflectFor <= c.now && c.now < at+retryAfter && !m.failed(r.Model) { // later it is loaded again
+				known, state, reason = true, "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
 			}
-			if !present(state) && reason != "" && carried && at+stepEvery <= c.now { // before, it is about an earlier load
+			if !present(state) && reason != "" && carried && known && at+stepEvery <= c.now {
 				c.stopRollout(r, fmt.Sprintf("node %s has no version %s: %s", n.Name, version, reason), a)
 				return
 			}

@@ -254,6 +254,42 @@ func TestARolloutCanBeRepeatedWhenItsFilesAreRepaired(t *testing.T) {
 	}
 }
 
+// The answer to a load may be there long before the page that shows what it changed.
+func TestARolloutWaitsForThePagesOfItsLoads(t *testing.T) {
+	repaired := func(w *world, name string) {
+		models := w.pages[name].Models
+		models[len(models)-1].State, models[len(models)-1].Reason = ready, ""
+		w.report(name)
+	}
+	unchanged := func(w *world, name string) { w.step(Reported{Node: name}) }
+	for what, c := range map[string]struct {
+		report func(w *world, name string)
+		want   RolloutState
+	}{"repaired": {repaired, RolloutRunning}, "still damaged": {unchanged, RolloutStopped}} {
+		w := rolling(t, false)
+		for _, name := range []string{"a", "b"} {
+			w.holdVersion(name, "UNAVAILABLE", "model.onnx was damaged")
+		}
+		w.reportAll()
+		w.begin(Rollout{})
+		w.pass(stepEvery)
+		for _, o := range w.orders {
+			w.step(Carried{Order: o})
+		}
+		w.pass(stepEvery)
+		if r := w.rollout(); len(w.orders) != 2 || r.State != RolloutWaiting {
+			t.Errorf("%s, before the pages: %d orders, %s: %s", what, len(w.orders), r.State, r.Reason)
+		}
+		for _, o := range w.orders {
+			c.report(w, o.Node.Name)
+		}
+		w.pass(time.Second)
+		if r := w.rollout(); r.State != c.want {
+			t.Errorf("%s: %s: %s, want %s", what, r.State, r.Reason, c.want)
+		}
+	}
+}
+
 func TestSpareCopiesGetTheVersionOfARollout(t *testing.T) {
 	w := newWorld(t, Options{}, "a", "b", "c")
 	for name, rate := range map[string]float64{"a": 1, "b": 1, "c": 0} {
