@@ -262,6 +262,19 @@ func (s *store) open(ctx context.Context, name string) (a *archive, done func() 
 	return s.openFile(name, filepath.Join(s.dir, name))
 }
 
+// shown returns what clients and logs may read of the URL of a registration: of an address, nothing that
+// gives access to it.
+func shown(name string) string {
+	if !strings.Contains(name, "://") {
+		return name
+	}
+	u, err := url.Parse(name)
+	if err != nil {
+		return "(no address)"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
+}
+
 // openFile opens an archive or a directory. name is its name for clients.
 func (s *store) openFile(name, path string) (*archive, func() error, error) {
 	info, err := os.Stat(path)
@@ -323,14 +336,14 @@ func (s *store) allows(address string) bool {
 
 func (s *store) refusal(address string) error {
 	return badRequest("Given URL %s does not match any allowed URL(s). Copy the archive to the model store and name the file, "+
-		"or add the URL to allowed_urls in config.properties", address)
+		"or add the URL to allowed_urls in config.properties", shown(address))
 }
 
 // download opens the archive at an address, if that is allowed.
 func (s *store) download(ctx context.Context, address string) (*archive, func() error, error) {
 	u, err := url.Parse(address)
 	if err == nil && u.Scheme != "http" && u.Scheme != "https" {
-		return nil, nil, badRequest("Given URL %s does not match any allowed URL(s). Only http and https are supported; copy the archive to the model store and name the file", address)
+		return nil, nil, badRequest("Given URL %s does not match any allowed URL(s). Only http and https are supported; copy the archive to the model store and name the file", shown(address))
 	}
 	if err != nil || !s.allows(address) {
 		return nil, nil, s.refusal(address)
@@ -366,9 +379,12 @@ func (s *store) download(ctx context.Context, address string) (*archive, func() 
 	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, nil, s.notDownloaded(address, err)
 	}
-	return s.openFile(address, file.Name())
+	return s.openFile(shown(address), file.Name())
 }
 
 func (s *store) notDownloaded(address string, err error) error {
-	return fail(http.StatusBadRequest, s.words.exception, "%s: %s: %s", s.words.download, address, infer.WithoutPaths("", err.Error()))
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // without the address
+	}
+	return fail(http.StatusBadRequest, s.words.exception, "%s: %s: %s", s.words.download, shown(address), infer.WithoutPaths("", err.Error()))
 }

@@ -71,7 +71,7 @@ func (r *Registration) check() error {
 // A Registered holds the parameters of a registration that clients can query.
 type Registered struct {
 	Written         string // the version as the archive says; "" if it does not
-	URL             string // as it was registered
+	URL             string // as it was registered, without credentials
 	Runtime, Engine string // as the archive says
 	MaxBatchDelay   time.Duration
 	ResponseTimeout time.Duration // after which a worker that has not answered is ended
@@ -100,7 +100,7 @@ type Outcome struct {
 // Register registers a model, and starts its workers. If they cannot be started, the
 // model is taken away again.
 func (s *Store) Register(ctx context.Context, reg Registration) (o *Outcome, err error) {
-	err = s.change(ctx, "register", reg.Name, reg.URL, func() (err error) {
+	err = s.change(ctx, "register", reg.Name, shown(reg.URL), func() (err error) {
 		o, err = s.register(ctx, reg)
 		return err
 	})
@@ -283,7 +283,7 @@ func (s *Store) source(ctx context.Context, a *archive, reg Registration) (serva
 	preset := s.opts.Settings.preset(src.Model, src.Label, reg.URL)
 	p := reg.parameters().over(written.parameters).over(preset.parameters()).over(s.defaults(reg.atStart))
 	about := &Registered{
-		Written: a.manifest.Model.Version, URL: reg.URL, Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
+		Written: a.manifest.Model.Version, URL: shown(reg.URL), Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
 		MaxBatchDelay: defaultDelay, AtStart: reg.atStart, Queue: p.Queue, workers: *p.Workers,
 		ResponseTimeout: p.ResponseTimeout, StartupTimeout: p.StartupTimeout, ClientTimeout: p.ClientTimeout,
 	}

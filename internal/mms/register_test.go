@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
 )
@@ -130,20 +132,84 @@ func TestADownloadHasALimit(t *testing.T) {
 	}
 }
 
+// A presigned address has what it takes to read the archive, and callers that may only infer can read
+// the addresses of models.
+func TestTheCredentialsOfAnAddressAreOnlyForItsDownload(t *testing.T) {
+	dir := t.TempDir()
+	writeArchive(t, filepath.Join(dir, "m.mar"), entry("MAR-INF/MANIFEST.json", manifest))
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		switch {
+		case r.URL.Path == "/elsewhere.mar":
+			http.Redirect(w, r, "/refused/m.mar?"+r.URL.RawQuery, http.StatusFound)
+		case user != "ann" || password != "PASS" || r.URL.Query().Get("sig") != "SECRET":
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			http.ServeFile(w, r, filepath.Join(dir, filepath.Base(r.URL.Path)))
+		}
+	}))
+	defer web.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	path := filepath.Join(dir, "audit.log")
+	audit, err := access.OpenAudit(path, access.AuditOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := NewSettings()
+	settings.Allowed = []*regexp.Regexp{regexp.MustCompile("^http://[^/]*/[a-z.]*mar")}
+	_, s := newGuardedStore(t, settings, &access.Gate{Audit: audit, Open: true})
+	with := func(url, path string) string {
+		return strings.Replace(url, "http://", "http://ann:PASS@", 1) + path + "?sig=SECRET#SECRET"
+	}
+	none := 0
+	o, err := s.Register(t.Context(), Registration{URL: with(web.URL, "/m.mar"), Workers: &none})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := About(o.Version).URL; got != web.URL+"/m.mar" {
+		t.Errorf("the address is %q", got)
+	}
+	for _, url := range []string{
+		with(web.URL, "/absent.mar"), with(web.URL, "/elsewhere.mar"), with(web.URL, "/refused/m.mar"), with(gone.URL, "/m.mar"),
+		"ftp://ann:PASS@host/m.mar?sig=SECRET", "http://ann:PASS@host:x/m.mar?sig=SECRET",
+	} {
+		if _, err := s.Register(t.Context(), Registration{URL: url}); err == nil || strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), "PASS") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if n := strings.Count(string(text), "\n"); err != nil || n != 7 || strings.Contains(string(text), "SECRET") || strings.Contains(string(text), "PASS") || !strings.Contains(string(text), web.URL+"/m.mar") {
+		t.Errorf("%d records, %v: %s", n, err, text)
+	}
+}
+
 // newStore returns a store with a server that has not started. The test closes both at its end.
 func newStore(t *testing.T, settings *Settings) (*server.Server, *Store) {
 	t.Helper()
+	return newGuardedStore(t, settings, nil)
+}
+
+func newGuardedStore(t *testing.T, settings *Settings, gate *access.Gate) (*server.Server, *Store) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	held := server.New(servable.NewEnv(servable.Options{Log: log}), server.Options{Log: log})
+	engine, pace := python.New(python.Options{Log: log}), pacer.New()
+	held := server.New(servable.NewEnv(servable.Options{
+		Runners: map[string]servable.Runner{python.Name: {Engine: engine}}, Pacer: pace, Log: log,
+	}), server.Options{Log: log, Access: gate})
 	s, err := New(held, Options{Settings: settings, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		s.Close()
-		if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
+		if err := errors.Join(held.Close(), s.RemoveFiles(), engine.Close()); err != nil {
 			t.Error(err)
 		}
+		pace.Close()
 	})
 	return held, s
 }
