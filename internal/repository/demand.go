@@ -587,7 +587,7 @@ func (d *onDemand) open(name string, f *flight) error {
 	if unload {
 		return unloadedMeanwhile(name)
 	}
-	return d.repository.change(name, override{})
+	return d.repository.change(name, override{}, false)
 }
 
 // unloadedMeanwhile returns the error of requests that waited for a model that a client unloaded.

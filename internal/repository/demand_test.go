@@ -873,7 +873,7 @@ func TestAModelThatLeavesBeforeItIsLoadedAgainIsNotLeftInMemory(t *testing.T) {
 		demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
 			mustAsk(t, r, "a", time.Second)
 			r.unloadA()
-			if err := r.source.reload("a", override{}); err != nil {
+			if err := r.source.reload("a", override{}, false); err != nil {
 				t.Fatal(err)
 			}
 			check(t, r)
@@ -889,7 +889,7 @@ func TestAModelThatLeavesBeforeItIsLoadedAgainIsNotLeftInMemory(t *testing.T) {
 			r.Evict("a")
 			var client sync.WaitGroup
 			client.Go(func() {
-				if err := r.source.reload("a", override{}); err != nil {
+				if err := r.source.reload("a", override{}, false); err != nil {
 					t.Error(err)
 				}
 			})

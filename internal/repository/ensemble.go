@@ -47,7 +47,7 @@ func (r *Repository) loadMembers(ctx context.Context, name string, with override
 		}
 		var err error
 		select {
-		case err = <-r.startChange(member, override{}, false):
+		case err = <-r.startChange(member, override{}, false, n.nested):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -66,6 +66,7 @@ func (r *Repository) loadMembers(ctx context.Context, name string, with override
 type need struct {
 	ensemble string   // that is loaded
 	members  []string // and theirs
+	nested   bool     // it is loaded for another model, and so are its members
 }
 
 // addNeed adds a member to a need. The load removes the need at its end.

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -152,6 +154,25 @@ func TestAMemberThatAnotherEnsembleIsBeingLoadedWithIsNotUnloaded(t *testing.T) 
 	unload("b")
 	if r.ModelReady("m", "") || r.ModelReady("n", "") {
 		t.Error("members that nothing needs any more still serve")
+	}
+}
+
+// Such as a Python model whose initialize calls load_model.
+func TestAModelThatIsBeingLoadedLoadsAnEnsembleAlthoughOneLoadIsAllowed(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1").model("e", chain("m"), "1").model("m", echoConfig, "1")
+	gate := make(chan struct{})
+	r := mustStart(t, d, &tracked{gates: map[string]chan struct{}{"a": gate}}, setup{Mode: Explicit, Loads: 1})
+	done := make(chan error)
+	go func() { done <- r.Load(t.Context(), "a", override{}) }()
+	<-gate
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it ends at once
+	defer cancel()
+	if err := r.source.LoadModel(ctx, "e", "", nil); err != nil || !r.ModelReady("e", "") {
+		t.Errorf("it loads another one with %v", err)
+	}
+	gate <- struct{}{}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

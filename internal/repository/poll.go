@@ -121,7 +121,7 @@ func (r *Repository) follow(changed []string) {
 				done()
 				others.Wait()
 			}
-			_ = r.reload(name, override{}) // the log and the index say what is wrong
+			_ = r.reload(name, override{}, false) // the log and the index say what is wrong
 		}) {
 			done()
 		}

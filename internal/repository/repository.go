@@ -181,7 +181,7 @@ func (r *Repository) Start(ctx context.Context) error {
 		r.mu.Lock()
 		r.claimLocked(name).wanted = true
 		r.mu.Unlock()
-		all.Go(func() { errs[i] = r.load(ctx, name, override{}) })
+		all.Go(func() { errs[i] = r.load(ctx, name, override{}, false) })
 	}
 	all.Wait()
 	if r.opts.Mode == Poll || r.demand != nil {
@@ -293,7 +293,7 @@ func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOpt
 		if err := r.makeRoom(ctx, name, override(opts), false); err != nil {
 			return err
 		}
-		done := r.startChange(name, override(opts), true)
+		done := r.startChange(name, override(opts), true, false)
 		select {
 		case err := <-done:
 			return err
@@ -411,7 +411,7 @@ func (r *Repository) LoadModel(ctx context.Context, name, config string, files m
 		if err := r.makeRoom(ctx, name, override(opts), true); err != nil {
 			return err
 		}
-		return r.load(ctx, name, override(opts))
+		return r.load(ctx, name, override(opts), true)
 	})
 }
 
@@ -498,10 +498,10 @@ func (r *Repository) unload(name string) (wait func(), blocking bool) {
 	return func() {}, false
 }
 
-// load loads a model. If ctx ends, the load continues.
-func (r *Repository) load(ctx context.Context, name string, with override) error {
+// load loads a model; nested means that it is for another one. If ctx ends, the load continues.
+func (r *Repository) load(ctx context.Context, name string, with override, nested bool) error {
 	select {
-	case err := <-r.startChange(name, with, true):
+	case err := <-r.startChange(name, with, true, nested):
 		return err
 	case <-ctx.Done():
 		return errLeft(name)
@@ -513,12 +513,12 @@ func errLeft(name string) error {
 	return infer.Errorf(infer.Cancelled, "the client disconnected while model '%s' was being loaded; the load continues", name)
 }
 
-// startChange begins to load a model; asked means that a client or the command line has named it.
-// The channel gets the outcome.
-func (r *Repository) startChange(name string, with override, asked bool) <-chan error {
+// startChange begins to load a model; asked means that a client or the command line has named it, and
+// nested that the load is for another model. The channel gets the outcome.
+func (r *Repository) startChange(name string, with override, asked, nested bool) <-chan error {
 	done := make(chan error, 1) // size 1, so that the load does not wait for a caller that has left
 	if !r.begin(func() {
-		err := r.reload(name, with)
+		err := r.reload(name, with, nested)
 		if err == nil && asked {
 			r.mu.Lock()
 			r.claimLocked(name).asked = true
@@ -532,8 +532,8 @@ func (r *Repository) startChange(name string, with override, asked bool) <-chan 
 }
 
 // reload loads a model that may be in memory already.
-func (r *Repository) reload(name string, with override) error {
-	err := r.change(name, with)
+func (r *Repository) reload(name string, with override, nested bool) error {
+	err := r.change(name, with, nested)
 	if err == nil {
 		r.demand.reloaded(name)
 	}
@@ -541,11 +541,11 @@ func (r *Repository) reload(name string, with override) error {
 }
 
 // change loads a model, and records what it was loaded from.
-func (r *Repository) change(name string, with override) error {
+func (r *Repository) change(name string, with override, nested bool) error {
 	var sent *upload
 	var before []*servable.Version
 	var at fingerprint
-	needs := &need{ensemble: name}
+	needs := &need{ensemble: name, nested: nested}
 	refusal := ""
 	refuse := func(err error) error {
 		// Uploads and names without files are not listed in the index, and neither are models that
@@ -565,7 +565,11 @@ func (r *Repository) change(name string, with override) error {
 		}
 		return refuse(err)
 	}
-	err := r.server.Load(name, r.owner(), func(ctx context.Context, have []*servable.Version) ([]servable.Source, error) {
+	load := r.server.Load
+	if nested {
+		load = r.server.LoadNested
+	}
+	err := load(name, r.owner(), func(ctx context.Context, have []*servable.Version) ([]servable.Source, error) {
 		before = have
 		if err := r.loadMembers(ctx, name, with, nil, needs); err != nil {
 			return nil, refuse(err)

@@ -24,6 +24,16 @@ type Desired func(ctx context.Context, have []*servable.Version) ([]servable.Sou
 // nothing changes. Load returns when the new versions serve, or with an error when the
 // server closes or the model is unloaded.
 func (s *Server) Load(name, owner string, desired Desired) error {
+	return s.loadInTurn(name, owner, desired, false)
+}
+
+// LoadNested is Load for another model. That may be loaded itself and hold one of
+// [Options.Loads], so that the load does not wait for one: it could wait for its caller.
+func (s *Server) LoadNested(name, owner string, desired Desired) error {
+	return s.loadInTurn(name, owner, desired, true)
+}
+
+func (s *Server) loadInTurn(name, owner string, desired Desired, nested bool) error {
 	if !s.beginChange() {
 		return ErrClosing
 	}
@@ -37,7 +47,7 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	m.expected = m.expected || !s.started && ctx.Err() == nil
 	s.mu.Unlock()
 	began := time.Now()
-	c, err := s.applySafely(ctx, m, owner, desired)
+	c, err := s.applySafely(ctx, m, owner, desired, nested)
 	end()
 	if err != nil {
 		s.disown(m)
@@ -116,14 +126,14 @@ func (s *Server) loadContext(ctx context.Context, m *model, unloads uint64) (con
 
 // applySafely is apply, except that a panic, such as one in the parser of a configuration,
 // is an error.
-func (s *Server) applySafely(ctx context.Context, m *model, owner string, desired Desired) (c change, err error) {
+func (s *Server) applySafely(ctx context.Context, m *model, owner string, desired Desired, nested bool) (c change, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = s.panicked(m, cause)
 		}
 	}()
 	panics.Point("load")
-	return s.apply(ctx, m, owner, desired)
+	return s.apply(ctx, m, owner, desired, nested)
 }
 
 // panicked reports a panic that a load recovered from, and returns the error of the load.
@@ -133,7 +143,7 @@ func (s *Server) panicked(m *model, cause any) error {
 }
 
 // apply opens the new versions of a change, and replaces the old ones.
-func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desired) (change, error) {
+func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desired, nested bool) (change, error) {
 	if err := context.Cause(ctx); err != nil { // it was unloaded while this load waited for its turn
 		s.forget(m)
 		return change{}, err
@@ -148,7 +158,7 @@ func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desi
 		return change{}, err
 	}
 	c := plan(have, want)
-	loaded, err := s.openAll(ctx, m, c, want)
+	loaded, err := s.openAll(ctx, m, c, want, nested)
 	if err != nil {
 		return c, err
 	}
@@ -177,18 +187,20 @@ func (s *Server) desiredSources(ctx context.Context, m *model, owner string, des
 
 // openAll opens the new versions of a change, all or none: if one fails or panics, the others
 // are closed.
-func (s *Server) openAll(ctx context.Context, m *model, c change, want []servable.Source) (opened []*servable.Version, err error) {
+func (s *Server) openAll(ctx context.Context, m *model, c change, want []servable.Source, nested bool) (opened []*servable.Version, err error) {
 	if len(c.load) == 0 {
 		return nil, nil
 	}
 	s.setStates(m, c.load, StateLoading, "")
-	select {
-	case s.loads <- struct{}{}:
-		defer func() { <-s.loads }()
-	case <-ctx.Done():
-		err := context.Cause(ctx)
-		s.setStates(m, c.load, StateUnavailable, err.Error())
-		return nil, err
+	if !nested {
+		select {
+		case s.loads <- struct{}{}:
+			defer func() { <-s.loads }()
+		case <-ctx.Done():
+			err := context.Cause(ctx)
+			s.setStates(m, c.load, StateUnavailable, err.Error())
+			return nil, err
+		}
 	}
 	defer func() {
 		if cause := recover(); cause != nil {

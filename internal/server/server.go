@@ -52,7 +52,7 @@ type Server struct {
 	inFlight     atomic.Int64                  // number of in-flight inferences
 	unknown      [infer.NumCodes]atomic.Uint64 // requests for models and versions that do not serve, by code
 
-	loads   chan struct{} // one token for each load at a time
+	loads   chan struct{} // one token for each load at a time that is not nested
 	serving atomic.Pointer[map[string]serving]
 	closing chan struct{}  // closed by Close
 	changes sync.WaitGroup // loads and drains
@@ -69,7 +69,8 @@ const defaultLoads = 4
 
 // Options of a server. The zero Options work.
 type Options struct {
-	// Loads is how many models are loaded at once. Zero means 4, as in Triton.
+	// Loads is how many models are loaded at once, without those of [Server.LoadNested]. Zero
+	// means 4, as in Triton.
 	Loads int
 	// Lenient reports the server ready even if an expected model is not.
 	Lenient bool

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,9 +26,10 @@ import (
 type counting struct {
 	enginetest.Echo
 
-	takes  time.Duration // of each load, unless its context ends
-	broken int64         // number of the version that cannot be loaded; 0 means none
-	panics int64         // number of the version whose load panics; 0 means none
+	takes  time.Duration           // of each load, unless its context ends
+	broken int64                   // number of the version that cannot be loaded; 0 means none
+	panics int64                   // number of the version whose load panics; 0 means none
+	asks   func(src engine.Source) // called at the end of each load; nil means that it does nothing
 
 	mu                       sync.Mutex // guards the following
 	loads, open, now, atOnce int
@@ -48,6 +50,9 @@ func (e *counting) Load(ctx context.Context, src engine.Source) (engine.Model, e
 	}
 	if src.Version == e.panics {
 		panic("this version")
+	}
+	if e.asks != nil {
+		e.asks(src)
 	}
 	e.count(func() { e.open++ })
 	return e, nil
@@ -418,6 +423,33 @@ func TestANumberOfModelsLoadAtOnce(t *testing.T) {
 		loads.Wait()
 		if took := time.Since(began); took != 3*time.Second || eng.atOnce != 2 {
 			t.Errorf("five loads of a second took %v, with %d at once, want 3s and 2", took, eng.atOnce)
+		}
+	})
+}
+
+func TestModelsThatLoadOthersWhileTheyAreLoadedDoNotWaitForEachOther(t *testing.T) {
+	eng := &counting{takes: time.Second}
+	inBubble(t, eng, Options{Loads: 1}, func(t *testing.T, s *Server) {
+		one := func(name string) Desired { return also(servable.Source{Model: name, Number: 1}, queued) }
+		eng.asks = func(src engine.Source) {
+			if helper, ok := strings.CutPrefix(src.Config.Name, "loads-"); ok {
+				if err := s.LoadNested(helper, "the test", one(helper)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		began := time.Now()
+		var loads sync.WaitGroup
+		for _, name := range []string{"loads-a", "loads-b"} {
+			loads.Go(func() {
+				if err := s.Load(name, "the test", one(name)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		loads.Wait()
+		if took := time.Since(began); took != 4*time.Second || len(s.AllVersions()) != 4 {
+			t.Errorf("the loads took %v, and %d models serve, want 4s and 4", took, len(s.AllVersions()))
 		}
 	})
 }
