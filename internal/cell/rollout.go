@@ -191,7 +191,8 @@ func (c *Core) await(r *Rollout, a *Actions) {
 			m := c.nodes[n.Name]
 			state, reason := m.version(r.Model, version)
 			at, carried := r.loaded[n.Name]
-			known := m != nil && (m.answered > at || m.failed(r.Model)) // before, the reason is that of an earlier load
+			// Before its page comes, the reason is that of an earlier load.
+			known := m != nil && (m.answered > at || m.failed(r.Model))
 			if state == "" && carried && at+reflectFor <= c.now && c.now < at+retryAfter && !m.failed(r.Model) { // later it is loaded again
 				known, state, reason = true, "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
 			}

@@ -137,10 +137,12 @@ func (w *waiting) RunEach(_ context.Context, calls []engine.Call) error {
 	stream := signalling{make(chan struct{})}
 	calls[0].Opened <- stream
 	w.opened <- struct{}{}
+	patience := time.NewTimer(time.Minute)
+	defer patience.Stop()
 	select {
 	case <-stream.closed:
 		return nil
-	case <-time.After(time.Minute):
+	case <-patience.C:
 		return errors.New("the stream stays open")
 	}
 }

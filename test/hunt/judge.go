@@ -83,7 +83,7 @@ func (r *Run) stopped(ours, greedy []Batch) *Finding {
 		last = ours[len(ours)-1].At
 	}
 	if after := len(greedy) - indexAt(greedy, last); after > maxBatches {
-		return &Finding{Run: r, From: last, To: batching.Time(r.End), Greedy: after}
+		return &Finding{Run: r, From: last, To: r.End, Greedy: after}
 	}
 	return nil
 }
