@@ -16,6 +16,7 @@ type contention struct {
 	retried       [maxParallel + 1]float64 // samples at the last allowRetry, or calibration during traffic
 	retriedFactor [maxParallel + 1]float64 // factor then
 	calibrated    [maxParallel + 1]float64 // calibrated value of factor; 0 if there is none
+	restored      [maxParallel + 1]bool    // the calibrated value was restored, and is an upper limit of speedup until minRestored batches
 	useful        int                      // number of parallel batches with the best latency
 	backlog       int                      // the same while there is a backlog
 	flood         int                      // the same while the backlog exceeds one efficient batch for each instance
@@ -28,6 +29,7 @@ const (
 	enoughGain     = 0.5  // share of a batch's own throughput that is always enough: with many in parallel it is a small part of all
 	minBacklogGain = 1.05 // minimum factor in throughput to run one more during a backlog; less may be noise
 	minTrusted     = 8    // batches after which a measured slowdown counts
+	minRestored    = 16   // batches after which a measured slowdown may be smaller than a calibrated one that was restored
 	minSettled     = 64   // batches after which a slowdown is not expected to change
 	retrySamples   = 2    // number of samples that allowRetry keeps
 	retryFaster    = 0.9  // share of a slowdown below which a retry has shown that it is wrong
@@ -62,7 +64,13 @@ func (c *contention) slowdown(n int) float64 { return c.factor[max(1, min(n, max
 
 // speedup returns the throughput of n parallel batches, relative to a single batch that
 // is not exclusive.
-func (c *contention) speedup(n int) float64 { return float64(n) / c.slowdown(n) }
+func (c *contention) speedup(n int) float64 {
+	slowdown := c.slowdown(n)
+	if i := max(1, min(n, maxParallel)); c.restored[i] {
+		slowdown = max(slowdown, c.calibrated[i])
+	}
+	return float64(n) / slowdown
+}
 
 // record adds a batch that would have taken solo nanoseconds without parallel batches, and
 // that ran for ran[n] nanoseconds while n batches ran. Work progresses at the rate
@@ -88,6 +96,7 @@ func (c *contention) record(solo float64, ran *[maxParallel + 1]float64, instanc
 		if ran[n] > 0.3*all {
 			c.samples[n]++
 			c.recentSamples[n]++
+			c.restored[n] = c.restored[n] && c.recentSamples[n] < minRestored
 		}
 	}
 	for n := maxParallel - 1; n > 1; n-- {
@@ -215,11 +224,13 @@ func (c *contention) allowRetry(inUse, instances int) {
 
 // restart restores the calibrated slowdowns after a change of speed, because what was
 // measured while the expected times were wrong is wrong, too. New samples soon replace
-// them. Where nothing is calibrated, nothing is known. It reports whether that of two batches is.
+// them, but those of the first batches do not make parallel ones seem faster than calibrated:
+// they, too, are measured against times that may be guesses. Where nothing is calibrated, nothing
+// is known. It reports whether that of two batches is.
 func (c *contention) restart(instances int) (known bool) {
 	for n := 2; n <= maxParallel; n++ {
 		if c.calibrated[n] > 0 {
-			c.factor[n], c.samples[n], c.recentSamples[n] = c.calibrated[n], minTrusted, retrySamples
+			c.factor[n], c.samples[n], c.recentSamples[n], c.restored[n] = c.calibrated[n], minTrusted, retrySamples, true
 		} else {
 			c.factor[n], c.samples[n], c.recentSamples[n] = float64(n), 0, 0
 		}

@@ -484,6 +484,21 @@ func TestAnExclusiveBatchOfANewClassIsNotTheTimeOfOthers(t *testing.T) {
 	near(t, "the share of it that an exclusive one takes", p.contention.factor[1], 0.5, 0.05)
 }
 
+// The times it is measured against may be guesses that are too long.
+func TestAfterAChangeOfSpeedASlowdownIsNotSmallAtOnce(t *testing.T) {
+	c := newContention(2)
+	c.calibrate([]float64{1, 2}, 2)
+	c.restart(2)
+	batches := 0
+	for c.useful == 1 && batches < 100 {
+		c.record(1e6, &[maxParallel + 1]float64{2: 1.2e6}, 2)
+		batches++
+	}
+	if want := minRestored - retrySamples; batches != want {
+		t.Errorf("two at once are used after %d batches that were 1.2 times as slow and not twice, want %d", batches, want)
+	}
+}
+
 // Another process used the cores while two parallel batches were calibrated.
 func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	c := newContention(2)
