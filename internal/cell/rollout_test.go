@@ -230,8 +230,9 @@ func TestARolloutOfAVersionThatCannotBeLoadedStops(t *testing.T) {
 	}
 }
 
-// Nodes keep saying why a version could not be loaded, until it is loaded again.
-func TestARolloutCanBeRepeatedWhenItsFilesAreRepaired(t *testing.T) {
+// begunDamaged begins a rollout whose version could not be loaded before, as the pages say.
+func begunDamaged(t *testing.T) *world {
+	t.Helper()
 	w := rolling(t, false)
 	for _, name := range []string{"a", "b"} {
 		w.holdVersion(name, "UNAVAILABLE", "model.onnx was damaged")
@@ -239,6 +240,12 @@ func TestARolloutCanBeRepeatedWhenItsFilesAreRepaired(t *testing.T) {
 	w.reportAll()
 	w.begin(Rollout{})
 	w.pass(stepEvery)
+	return w
+}
+
+// Nodes keep saying why a version could not be loaded, until it is loaded again.
+func TestARolloutCanBeRepeatedWhenItsFilesAreRepaired(t *testing.T) {
+	w := begunDamaged(t)
 	if got := len(w.orders); got != 2 || w.rollout().State != RolloutWaiting {
 		t.Fatalf("%d orders, and the rollout is %s: %s", got, w.rollout().State, w.rollout().Reason)
 	}
@@ -266,13 +273,7 @@ func TestARolloutWaitsForThePagesOfItsLoads(t *testing.T) {
 		report func(w *world, name string)
 		want   RolloutState
 	}{"repaired": {repaired, RolloutRunning}, "still damaged": {unchanged, RolloutStopped}} {
-		w := rolling(t, false)
-		for _, name := range []string{"a", "b"} {
-			w.holdVersion(name, "UNAVAILABLE", "model.onnx was damaged")
-		}
-		w.reportAll()
-		w.begin(Rollout{})
-		w.pass(stepEvery)
+		w := begunDamaged(t)
 		for _, o := range w.orders {
 			w.step(Carried{Order: o})
 		}
