@@ -134,7 +134,6 @@ func Regret(s Subject, seeds, worst int) (Verdict, error) {
 	slices.SortStableFunc(ours, higher)
 	slices.SortStableFunc(greedys, higher)
 	m := comparison{what: "automatic", limits: []limit{{1, 1.1}}}
-	v.Kept = true
 	v.Measured = m.judge(ours, &v)
 	m.what = "greedy for comparison"
 	v.Measured += "; " + m.judge(greedys, &Verdict{})

@@ -23,7 +23,6 @@ type Verdict struct {
 	Gate     string
 	Requires string
 	Measured string
-	Kept     bool
 	Figure   float64       // of the limit that is missed by most, or else of the first
 	Bound    measure.Bound // its limit
 	NotRun   bool          // no cell has the figures that the gate needs
@@ -179,7 +178,7 @@ func JudgeHeldOut(pairs []Pair, s Slack, worst int) []Verdict {
 }
 
 func (g gate) judge(pairs []Pair, worst int) Verdict {
-	v := Verdict{Gate: g.id, Requires: g.requires, Kept: true, NotRun: true}
+	v := Verdict{Gate: g.id, Requires: g.requires, NotRun: true}
 	var measured []string
 	for _, m := range g.measures {
 		all := m.ratios(pairs)
@@ -235,8 +234,10 @@ func (v *Verdict) hold(figure float64, bound measure.Bound) {
 	if v.Bound == (measure.Bound{}) || bound.Miss(figure) > v.Bound.Miss(v.Figure) {
 		v.Figure, v.Bound = figure, bound
 	}
-	v.Kept = v.Kept && bound.Miss(figure) == 0
 }
+
+// Kept reports whether all limits are kept.
+func (v *Verdict) Kept() bool { return v.Bound.Miss(v.Figure) == 0 }
 
 // quantile returns the worst ratio of the best fraction of them.
 func quantile(all []ratio, share float64) float64 {

@@ -19,19 +19,19 @@ func TestALimitAppliesToAFractionOfTheCells(t *testing.T) {
 	}
 	m := comparison{limits: []limit{{0.9, 1.04}}}
 	judged := func() Verdict {
-		v := Verdict{Kept: true}
+		var v Verdict
 		m.judge(all, &v)
 		return v
 	}
-	if !judged().Kept {
+	if v := judged(); !v.Kept() {
 		t.Error("nine of ten cells have at most 1.04, but the limit for 90 % is missed")
 	}
 	m.limits = append(m.limits, limit{1, 1.1})
-	if v := judged(); v.Kept || v.Figure != 1.5 || v.Bound != measure.AtMost(1.1) {
+	if v := judged(); v.Kept() || v.Figure != 1.5 || v.Bound != measure.AtMost(1.1) {
 		t.Errorf("%+v, want that 1.5 misses the limit for all cells", v)
 	}
 	m.slack = 0.4
-	if !judged().Kept {
+	if v := judged(); !v.Kept() {
 		t.Error("a limit is missed despite enough slack")
 	}
 }

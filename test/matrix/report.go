@@ -15,7 +15,7 @@ func Table(all []Verdict) string {
 		switch {
 		case v.NotRun:
 			word = "not run"
-		case v.Kept:
+		case v.Kept():
 			word = "kept"
 		}
 		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", v.Gate, v.Requires, v.Measured, word)

@@ -161,9 +161,9 @@ func (o *options) judge(verdicts []matrix.Verdict, known []measure.Known) error 
 		case v.NotRun && o.only == "":
 			all = errors.Join(all, fmt.Errorf("%s has no cells", v.Gate))
 		case v.NotRun:
-		case v.Kept && listed && o.only == "":
+		case v.Kept() && listed && o.only == "":
 			all = errors.Join(all, fmt.Errorf("%s is met again: remove it from known-misses.json", v.Gate))
-		case !v.Kept:
+		case !v.Kept():
 			_, err := measure.Held(measure.Verdict{Gate: gate, Bound: v.Bound, Median: v.Figure, Low: v.Figure, High: v.Figure}, known)
 			all = errors.Join(all, err)
 		}

@@ -19,14 +19,14 @@ func TestANewMissAndAGateWithoutCellsFail(t *testing.T) {
 		only    string
 		want    string
 	}{
-		{matrix.Verdict{Gate: "A2", Kept: true}, "", "<nil>"},
+		{matrix.Verdict{Gate: "A2"}, "", "<nil>"},
 		{missed("A2", 0.9), "", "matrix: A2: 0.9 [0.9, 0.9], want at least 0.97: missed by 7.2 %"},
 		{missed("A1", 0.92), "", "<nil>"},
 		{missed("A1", 0.8), "", "matrix: A1: 0.8 [0.8, 0.8], want at least 0.97: missed by 17.5 %, and by 4.1 % only on 2026-11-19"},
-		{matrix.Verdict{Gate: "A1", Kept: true}, "", "A1 is met again: remove it from known-misses.json"},
-		{matrix.Verdict{Gate: "A1", Kept: true}, "flat", "<nil>"},
-		{matrix.Verdict{Gate: "A2", Kept: true, NotRun: true}, "", "A2 has no cells"},
-		{matrix.Verdict{Gate: "A2", Kept: true, NotRun: true}, "flat", "<nil>"},
+		{matrix.Verdict{Gate: "A1"}, "", "A1 is met again: remove it from known-misses.json"},
+		{matrix.Verdict{Gate: "A1"}, "flat", "<nil>"},
+		{matrix.Verdict{Gate: "A2", NotRun: true}, "", "A2 has no cells"},
+		{matrix.Verdict{Gate: "A2", NotRun: true}, "flat", "<nil>"},
 	} {
 		o := options{only: c.only}
 		if got := fmt.Sprint(o.judge([]matrix.Verdict{c.verdict}, known)); got != c.want {
