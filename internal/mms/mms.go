@@ -275,13 +275,13 @@ func (s *Store) Close() {
 // RemoveFiles deletes all unpacked archives. No version may be open.
 func (s *Store) RemoveFiles() error { return s.dir.Remove() }
 
-// background runs f in a goroutine, and reports whether it does: a closed store does not. Close
-// cancels its context and waits for it.
-func (s *Store) background(f func(context.Context)) bool {
+// background runs f in a goroutine. Close cancels its context and waits for it; a closed store does
+// not run it.
+func (s *Store) background(f func(context.Context)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return false
+		return unavailable("the server is shutting down")
 	}
 	ctx, halt := context.WithCancel(context.Background())
 	number := s.begun
@@ -299,5 +299,27 @@ func (s *Store) background(f func(context.Context)) bool {
 		halt()
 		delete(s.halts, number)
 	})
-	return true
+	return nil
+}
+
+// finish runs f in the background and returns its error. It does not wait longer than a client; f
+// goes on then. What says what happens: "model m was being scaled".
+func (s *Store) finish(client context.Context, what string, f func(context.Context) error) error {
+	done := make(chan error, 1) // size 1, so that f does not wait for a client that has left
+	err := s.background(func(ctx context.Context) {
+		defer close(done)
+		done <- f(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err, ended := <-done:
+		if !ended { // a panic
+			return internal("Failed while %s; the server's log has the details", what)
+		}
+		return err
+	case <-client.Done():
+		return infer.Errorf(infer.Cancelled, "%w: the client disconnected while %s, which continues", client.Err(), what)
+	}
 }

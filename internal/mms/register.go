@@ -15,7 +15,6 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/python"
-	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -98,7 +97,7 @@ type Outcome struct {
 }
 
 // Register registers a model, and starts its workers. If they cannot be started, the
-// model is taken away again.
+// model is taken away again. They go on starting if the client leaves.
 func (s *Store) Register(ctx context.Context, reg Registration) (o *Outcome, err error) {
 	err = s.change(ctx, "register", reg.Name, shown(reg.URL), func() (err error) {
 		o, err = s.register(ctx, reg)
@@ -130,10 +129,9 @@ func (s *Store) register(ctx context.Context, reg Registration) (*Outcome, error
 		return nil
 	}
 	if reg.Asynchronous {
-		s.background(func(ctx context.Context) { _ = start(ctx) }) // it is in the log
-		return outcome, nil
+		return outcome, s.background(func(ctx context.Context) { _ = start(ctx) }) // it is in the log
 	}
-	return outcome, start(ctx)
+	return outcome, s.finish(ctx, fmt.Sprintf("the workers of model %s were starting", v.Config.Name), start)
 }
 
 func failedToStart(v *servable.Version, err error) error {
@@ -161,36 +159,21 @@ func (s *Store) scaleTo(ctx context.Context, v *servable.Version, least, most in
 	if least < 0 || most < least || most > maxWorkers {
 		return badRequest("min_worker, max_worker: found %d and %d, expected 0 <= min_worker <= max_worker <= %d", least, most, maxWorkers)
 	}
-	done := make(chan error, 1) // size 1, so that the scaling does not wait for a client that has left
-	client := ctx
-	begun := s.background(func(ctx context.Context) {
-		defer close(done)
+	scale := func(ctx context.Context) error {
 		err := v.ScaleTo(ctx, least, most)
-		if err != nil && (!synchronous || client.Err() != nil) {
-			s.opts.Log.Error("workers not scaled", "model", v.Config.Name, "version", v.Name(), "error", err)
-		}
-		done <- err
-	})
-	switch {
-	case !begun:
-		return unavailable("the server is shutting down")
-	case !synchronous:
-		return nil
-	}
-	select {
-	case err, ended := <-done:
 		switch {
-		case !ended:
-			return internal("Workers of model %s could not be scaled; the server's log has the details", v.Config.Name) // a panic
 		case errors.Is(err, servable.ErrUnloading):
 			return notFound("Model not found: %s", v.Config.Name)
 		case err != nil:
+			s.opts.Log.Error("workers not scaled", "model", v.Config.Name, "version", v.Name(), "error", err)
 			return failedToStart(v, err)
 		}
 		return nil
-	case <-ctx.Done():
-		return infer.Errorf(infer.Cancelled, "%w: the client disconnected while model %s was being scaled; the scaling continues", ctx.Err(), v.Config.Name)
 	}
+	if !synchronous {
+		return s.background(func(ctx context.Context) { _ = scale(ctx) }) // it is in the log
+	}
+	return s.finish(ctx, fmt.Sprintf("model %s was being scaled", v.Config.Name), scale)
 }
 
 // add registers an archive with the server, without workers.

@@ -45,7 +45,9 @@ func (*idle) Failing() *infer.Error                        { return nil }
 func (*idle) Process() int                                 { return 7 }
 func (*idle) Close() error                                 { return nil }
 
-func TestAScalingGoesOnWhenItsClientLeaves(t *testing.T) {
+// overSlowStarts runs f in virtual time with a store that has the archive m.mar, and whose workers take
+// a second to start.
+func overSlowStarts(t *testing.T, f func(t *testing.T, s *Store)) {
 	dir := t.TempDir()
 	writeArchive(t, filepath.Join(dir, "m.mar"), entry("MAR-INF/MANIFEST.json", manifest), entry("service.py", "x = 1"))
 	synctest.Test(t, func(t *testing.T) {
@@ -58,22 +60,41 @@ func TestAScalingGoesOnWhenItsClientLeaves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		f(t, s)
+		s.Close()
+		if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// leavesEarly makes a call whose client leaves when one worker has started, and the next one has not.
+func leavesEarly(t *testing.T, s *Store, call func(ctx context.Context) error) {
+	t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	err := call(ctx)
+	if took := time.Since(began); infer.CodeOf(err) != infer.Cancelled || took != 1500*time.Millisecond || s.Health().Living != 1 {
+		t.Errorf("ended after %v with %v, and %d workers are alive, want that the client left after 1.5s, and 1", took, err, s.Health().Living)
+	}
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+	if h := s.Health(); h.Living != 3 || h.Short {
+		t.Errorf("in the end, %+v, want 3 workers", h)
+	}
+}
+
+func TestAScalingGoesOnWhenItsClientLeaves(t *testing.T) {
+	overSlowStarts(t, func(t *testing.T, s *Store) {
 		none := 0
 		if _, err := s.Register(t.Context(), Registration{URL: "m.mar", Workers: &none}); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond) // one worker has started, and the next one has not
-		_, err = s.ScaleTo(ctx, "m", "", 3, 3, true)
-		cancel()
-		if took := time.Since(began); infer.CodeOf(err) != infer.Cancelled || took != 1500*time.Millisecond || s.Health().Living != 1 {
-			t.Errorf("ended after %v with %v, and %d workers are alive, want that the client left after 1.5s, and 1", took, err, s.Health().Living)
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if h := s.Health(); h.Living != 3 || h.Short {
-			t.Errorf("in the end, %+v, want 3 workers", h)
-		}
+		leavesEarly(t, s, func(ctx context.Context) error {
+			_, err := s.ScaleTo(ctx, "m", "", 3, 3, true)
+			return err
+		})
 		if _, err := s.ScaleTo(t.Context(), "m", "", 4, 4, true); err != nil || s.Health().Living != 4 {
 			t.Errorf("with a client that waits: %v, %+v", err, s.Health())
 		}
@@ -81,7 +102,17 @@ func TestAScalingGoesOnWhenItsClientLeaves(t *testing.T) {
 		if _, err := s.ScaleTo(t.Context(), "m", "", 5, 5, true); err == nil {
 			t.Error("a closed store was scaled")
 		}
-		if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
+	})
+}
+
+func TestARegistrationGoesOnWhenItsClientLeaves(t *testing.T) {
+	overSlowStarts(t, func(t *testing.T, s *Store) {
+		workers := 3
+		leavesEarly(t, s, func(ctx context.Context) error {
+			_, err := s.Register(ctx, Registration{URL: "m.mar", Workers: &workers})
+			return err
+		})
+		if _, err := s.Find("m", ""); err != nil {
 			t.Error(err)
 		}
 	})
