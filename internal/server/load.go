@@ -357,7 +357,8 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			m.draining = slices.DeleteFunc(m.draining, func(other *servable.Version) bool { return other == v })
-			if m.states[v.Number()].state == StateUnloading { // it was not replaced
+			another := slices.ContainsFunc(m.draining, func(other *servable.Version) bool { return other.Number() == v.Number() })
+			if m.states[v.Number()].state == StateUnloading && !another { // it was not replaced
 				m.states[v.Number()] = status{StateUnavailable, ReasonUnloaded}
 				s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 			}

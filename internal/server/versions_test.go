@@ -196,6 +196,25 @@ func TestAVersionServesWhileItIsReplaced(t *testing.T) {
 	})
 }
 
+func TestAVersionIsUnloadedWhenAllThatWereLoadedOfItAreClosed(t *testing.T) {
+	eng := &counting{}
+	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
+		var release [2]func()
+		for i := range release {
+			mustLoad(t, s, versions(uint64(i), 1))
+			_, release[i] = s.Pin([]infer.ModelVersion{{Model: "m"}})
+		}
+		s.Unload("m")
+		for i, want := range []string{"1 UNLOADING, ", ""} { // the index omits what is unloaded
+			release[i]()
+			synctest.Wait()
+			if got := states(s); got != want || eng.open != 1-i {
+				t.Errorf("%d of two are open, and the index has %q, want %q", eng.open, got, want)
+			}
+		}
+	})
+}
+
 func TestAModelThatIsMissingAtStartupKeepsTheServerFromBeingReady(t *testing.T) {
 	eng := &counting{broken: 1}
 	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
