@@ -98,7 +98,7 @@ func (s *Server) stillServe(in *inference) bool {
 	return slices.Equal(in.lookup.versions, s.appendVersions(space[:0], in.version, pinned))
 }
 
-// sharers returns the names and rights of the callers that may share a response; none means all. A
+// sharers returns the names, tenants and rights of the callers that may share a response; none means all. A
 // model that may call others does so with the rights of its caller, and another caller, or the same
 // one with other rights, may not be allowed to see what it computed.
 func sharers(v *servable.Version, req *infer.Request) []string {
@@ -107,7 +107,7 @@ func sharers(v *servable.Version, req *infer.Request) []string {
 	}
 	var all []string
 	for _, p := range req.Caller.Principals {
-		all = append(all, p.Name, strconv.Itoa(len(p.Grants)))
+		all = append(all, p.Name, p.Tenant, strconv.Itoa(len(p.Grants)))
 		for _, g := range p.Grants {
 			all = append(all, g.Role.String(), strconv.Itoa(len(g.Models)))
 			all = append(all, g.Models...)
