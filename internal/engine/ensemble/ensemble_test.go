@@ -481,6 +481,36 @@ func TestBatchDimensionsAreAddedAndRemoved(t *testing.T) {
 	}
 }
 
+func TestClientsMaySendOtherShapesThanTheStepsGet(t *testing.T) {
+	m := arithmetic()
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(strings.ReplaceAll(steps("X", "Y", "inc A=X > B=Y"), "dims: 1", "dims: [ 1, 1 ] reshape { shape: 1 }")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := (&Engine{Members: m}).Load(t.Context(), engine.Source{Config: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inst, _ := loaded.Instance(t.Context())
+	req := request(t, map[string]byte{"X": 3})
+	req.Inputs[0].Shape = []int64{1, 1, 1}
+	if err := cfg.Check(req); err != nil {
+		t.Fatal(err)
+	}
+	calls := []engine.Call{{Request: req}}
+	if err := errors.Join(inst.(*instance).RunEach(t.Context(), calls), calls[0].Err); err != nil {
+		t.Fatal(err)
+	}
+	resp := infer.Response{Outputs: calls[0].Outputs.Tensors, Memory: calls[0].Outputs.Memory}
+	if err := cfg.Restore(&resp); err != nil {
+		t.Fatal(err)
+	}
+	if in, out := m.calls[0].Inputs[0], resp.Outputs[0]; !slices.Equal(in.Shape, []int64{1, 1}) || !slices.Equal(out.Shape, []int64{1, 1, 1}) || out.Data[0] != 4 {
+		t.Errorf("the step got %v, and the client %v of %v", in.Shape, out.Data, out.Shape)
+	}
+	resp.Release()
+}
+
 func TestWhatDoesNotFitItsMembersIsNotLoaded(t *testing.T) {
 	m := arithmetic()
 	m.configs["wide"] = "max_batch_size: 8\ninput { name: \"A\" data_type: TYPE_UINT8 dims: 2 }\noutput { name: \"B\" data_type: TYPE_UINT8 dims: 1 }\n"
@@ -501,6 +531,7 @@ func TestWhatDoesNotFitItsMembersIsNotLoaded(t *testing.T) {
 		{"another type", steps("X", "Y", "float A=X > B=Y"), `config.pbtxt:7: ensemble_scheduling.step[0].input_map: tensor "X" is UINT8, as an input of the ensemble, and cannot be used as FP32 "A"`},
 		{"other dimensions", steps("X", "Y", "inc A=X > B=t", "wide A=t > B=Y"), `config.pbtxt:8: ensemble_scheduling.step[1].input_map: tensor "t" has the dimensions [1], as output "B" of model "inc", and cannot be used as "A" with [2]`},
 		{"smaller batches", steps("X", "Y", "small A=X > B=Y"), `config.pbtxt:3: max_batch_size: found 8, expected at most 4, the max_batch_size of model "small"`},
+		{"a scalar that the member does not take", strings.Replace(steps("X", "Y", "inc A=X > B=Y"), "dims: 1", "dims: 1 reshape { }", 1), `config.pbtxt:7: ensemble_scheduling.step[0].input_map: tensor "X" has the dimensions [], as an input of the ensemble, and cannot be used as "A" with [1]`},
 		{"an input that is not mapped", steps("X", "Y", "sum Q=X > S=Y"), `config.pbtxt:7: ensemble_scheduling.step[0].input_map: input "P" of model "sum" is missing`},
 		{"an input that the member lacks", steps("X", "Y", "inc A=X Z=X > B=Y"), `config.pbtxt:7: ensemble_scheduling.step[0].input_map: model "inc" has no input "Z"`},
 		{"an output that the member lacks", steps("X", "Y Z", "inc A=X > B=Y C=Z"), `config.pbtxt:8: ensemble_scheduling.step[0].output_map: model "inc" has no output "C"`},

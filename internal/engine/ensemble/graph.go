@@ -51,6 +51,7 @@ type port struct {
 func newGraph(cfg *modelconfig.Config, member func(model, version string) (*modelconfig.Config, error)) (*graph, error) {
 	b := builder{cfg: cfg, graph: &graph{name: cfg.Name, batched: cfg.MaxBatchSize > 0}, numbers: map[string]int{}, seen: map[string]bool{}}
 	for _, in := range cfg.Inputs {
+		in.Dims = in.RowDims() // as steps get it: the request was reshaped before
 		b.describe(in.Name, in, cfg.MaxBatchSize > 0, "an input of the ensemble")
 		b.graph.inputs = append(b.graph.inputs, in.Name)
 	}
@@ -60,6 +61,7 @@ func newGraph(cfg *modelconfig.Config, member func(model, version string) (*mode
 		}
 	}
 	for i, out := range cfg.Outputs {
+		out.Dims = out.RowDims() // as a step makes it; the answer is reshaped afterwards
 		field := fmt.Sprintf("output[%d]", i)
 		if err := b.match(out.Name, out, cfg.MaxBatchSize > 0, field); err != nil {
 			return nil, err
