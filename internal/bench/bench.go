@@ -222,16 +222,18 @@ func (m *measurement) observe(ctx context.Context) error {
 			return err
 		}
 		now := time.Now()
-		tick.Reset(m.interval()) // the window after one that ended late is as long as others
+		tick.Reset(m.interval())      // the window after one that ended late is as long as others
+		for _, d := range m.drivers { // all before statistics, which a busy server may take long for
+			d.windows = append(d.windows, counted{Window: d.cut(now), before: d.before})
+		}
 		stable := true
 		for _, d := range m.drivers {
-			w := d.cut(now)
-			if err := answered(w, n+1 == trials); err != nil && ctx.Err() == nil {
+			w := &d.windows[len(d.windows)-1]
+			if err := answered(w.Window, n+1 == trials); err != nil && ctx.Err() == nil {
 				return m.named(d, err)
 			}
-			after := m.statistics(ctx, d.Target)
-			d.windows = append(d.windows, counted{w, d.before, after})
-			d.before = after
+			d.before = m.statistics(ctx, d.Target)
+			w.after = d.before
 			stable = stable && m.Rule.Stable(plainWindows(d.windows))
 		}
 		m.window.Add(1)
