@@ -180,3 +180,16 @@ func TestATraceIsFoundUnderTheModelsName(t *testing.T) {
 		}
 	}
 }
+
+func TestShortDurationsHaveNoExponent(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		1500 * time.Microsecond:   "1.5 ms",
+		999400 * time.Microsecond: "999 ms",
+		999500 * time.Microsecond: "1.00 s",
+		1234 * time.Millisecond:   "1.23 s",
+	} {
+		if got := shortDuration(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}

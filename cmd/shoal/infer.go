@@ -383,9 +383,10 @@ func writeResponseJSON(w io.Writer, resp *client.Response) error {
 	return err
 }
 
-// shortDuration formats a duration in ms if it is below a second, and otherwise in s.
+// shortDuration formats a duration in ms if it is below a second, and otherwise in s. What rounds to
+// a second is one: three digits of its milliseconds would be 1e+03.
 func shortDuration(d time.Duration) string {
-	if d >= time.Second {
+	if d >= time.Second-time.Millisecond/2 {
 		return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
 	}
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'g', 3, 64) + " ms"
