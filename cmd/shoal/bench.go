@@ -568,34 +568,47 @@ func (o *benchOptions) diagnose(ctx context.Context, model string) error {
 	})
 }
 
-// writeQuick writes one sentence about both loads of --quick, unless out is for a report.
+// writeQuick writes one sentence about both loads of --quick, unless out is for a report. Further
+// sentences say what the figures do not have.
 func writeQuick(out io.Writer, report *bench.Report, forReport bool) error {
-	if len(report.Levels) != 2 || forReport {
+	if len(report.Levels) == 0 || forReport {
 		return nil
 	}
-	one, many := &report.Levels[0], &report.Levels[1]
 	rate := func(l *bench.Level) float64 { return l.Client.InfersPerSecond / float64(max(1, report.Rows)) }
-	side := func(l *bench.Level) string {
-		clients := "1 client"
+	clients := func(l *bench.Level) string {
 		if l.Concurrency > 1 {
-			clients = fmt.Sprintf("%d clients", l.Concurrency)
+			return fmt.Sprintf("%d clients", l.Concurrency)
 		}
-		parts := []string{fmt.Sprintf("%.0f req/s with %s", rate(l), clients)}
+		return "1 client"
+	}
+	var sides []string
+	more := ""
+	for i := range report.Levels {
+		l := &report.Levels[i]
+		parts := []string{fmt.Sprintf("%.0f req/s with %s", rate(l), clients(l))}
 		for _, p := range l.Client.Percentiles {
 			if p.Percent == 50 || p.Percent == 99 {
 				parts = append(parts, fmt.Sprintf("p%v %s", p.Percent, shortDuration(p.Latency)))
 			}
 		}
-		return strings.Join(parts, ", ")
+		sides = append(sides, strings.Join(parts, ", "))
+		if l.Interrupted {
+			more += fmt.Sprintf(" Interrupted: the figures of %s are of %s.", clients(l), shortDuration(l.Client.Took))
+		}
+		if n := l.Client.Failed; n > 0 {
+			more += fmt.Sprintf(" %d of %d requests of %s failed, the first with: %s", n, n+l.Client.Requests, clients(l), printable(l.Client.Error))
+		}
 	}
-	sentence := fmt.Sprintf("%s: %s; %s", report.Model, side(one), side(many))
-	if many.Server != nil && many.Server.Executions > 0 {
-		sentence += fmt.Sprintf(", in batches of %.1f rows on average", many.Server.BatchRows())
+	sentence := report.Model + ": " + strings.Join(sides, "; ")
+	if one, many := &report.Levels[0], &report.Levels[len(report.Levels)-1]; one != many {
+		if many.Server != nil && len(many.Server.BatchSizes) > 0 {
+			sentence += fmt.Sprintf(", in batches of %.1f rows on average", many.Server.BatchRows())
+		}
+		if rate(one) > 0 {
+			sentence += fmt.Sprintf(": %.1f times the throughput", rate(many)/rate(one))
+		}
 	}
-	if rate(one) > 0 {
-		sentence += fmt.Sprintf(": %.1f times the throughput", rate(many)/rate(one))
-	}
-	_, err := io.WriteString(out, strings.Join(console.Wrap("", sentence+".", console.Width(out), 0), "\n")+"\n")
+	_, err := io.WriteString(out, strings.Join(console.Wrap("", sentence+"."+more, console.Width(out), 0), "\n")+"\n")
 	return err
 }
 

@@ -181,6 +181,50 @@ func TestATraceIsFoundUnderTheModelsName(t *testing.T) {
 	}
 }
 
+func TestQuickFiguresSayWhatTheyLeaveOut(t *testing.T) {
+	level := func(clients int, change func(*bench.Level)) bench.Level {
+		l := bench.Level{
+			Concurrency: clients,
+			Client: bench.Summary{
+				Requests: 100, InfersPerSecond: 100 * float64(clients),
+				Percentiles: []bench.Percentile{{Percent: 50, Latency: time.Millisecond}, {Percent: 99, Latency: 2 * time.Millisecond}},
+			},
+		}
+		change(&l)
+		return l
+	}
+	plain := func(*bench.Level) {}
+	const one, many = "m: 100 req/s with 1 client, p50 1 ms, p99 2 ms; ", "1600 req/s with 16 clients, p50 1 ms, p99 2 ms"
+	for name, c := range map[string]struct {
+		change func(*bench.Level)
+		want   string
+	}{
+		"nothing": {plain, one + many + ": 16.0 times the throughput."},
+		"failures": {
+			func(l *bench.Level) { l.Client.Failed, l.Client.Error = 300, "the queue is full" },
+			one + many + ": 16.0 times the throughput. 300 of 400 requests of 16 clients failed, the first with: the queue is full",
+		},
+		"an interruption": {
+			func(l *bench.Level) { l.Interrupted, l.Client.Took = true, 250*time.Millisecond },
+			one + many + ": 16.0 times the throughput. Interrupted: the figures of 16 clients are of 250 ms.",
+		},
+		"batches": {
+			func(l *bench.Level) { l.Server = &bench.Statistics{Executions: 2, BatchSizes: map[int]int{1: 1, 4: 1}} },
+			one + many + ", in batches of 2.5 rows on average: 16.0 times the throughput.",
+		},
+		"a server without sizes of batches": {
+			func(l *bench.Level) { l.Server = &bench.Statistics{Executions: 2} },
+			one + many + ": 16.0 times the throughput.",
+		},
+	} {
+		var out bytes.Buffer
+		err := writeQuick(&out, &bench.Report{Model: "m", Rows: 1, Levels: []bench.Level{level(1, plain), level(16, c.change)}}, false)
+		if got := strings.Join(strings.Fields(out.String()), " "); err != nil || got != c.want {
+			t.Errorf("%s: got %q, %v, want %q", name, got, err, c.want)
+		}
+	}
+}
+
 func TestShortDurationsHaveNoExponent(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		1500 * time.Microsecond:   "1.5 ms",
