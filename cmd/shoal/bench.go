@@ -526,8 +526,13 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 		Model: name, Protocol: protocol, Address: o.address, Rows: o.rows, Percentile: o.percentile, Interval: b.Interval,
 		Levels: []bench.Level{},
 	}
-	if w.recorded != nil {
+	switch {
+	case w.recorded != nil:
 		report.Rows = 0 // each request has its own
+	case o.count > 0:
+		report.WindowRequests = o.count
+	default:
+		report.WindowRequests = b.Requests
 	}
 	live := &liveLine{out: errs, terminal: console.IsTerminal(errs)}
 	if o.verbose || live.terminal {

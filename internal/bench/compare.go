@@ -253,7 +253,8 @@ func (s Side) notes() (notes []string) {
 // settingsDiffer returns a note if the sides were measured with different settings.
 func settingsDiffer(sides []Side) []string {
 	of := func(r *Report) string {
-		return fmt.Sprintf("model %s over %s, %d rows a request, windows of %v", r.Model, r.Protocol, r.Rows, r.Interval)
+		requests, windows := r.settings()
+		return fmt.Sprintf("model %s over %s, %s, %s", r.Model, r.Protocol, requests, windows)
 	}
 	first := of(sides[0].Reports[0])
 	for _, s := range sides {

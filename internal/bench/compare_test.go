@@ -145,7 +145,7 @@ func TestAComparisonSaysWhatToKnowBefore(t *testing.T) {
 		"a: 1 of 2 measurements did not become stable.",
 		"a: 1 of 2 measurements had requests that failed.",
 		"b: 1 of 3 measurements were sent late: the machine that measured could not keep up.",
-		"Not all was measured in the same way: a has model m over HTTP, 1 rows a request, windows of 1s; b has model m over HTTP, 2 rows a request, windows of 1s.",
+		"Not all was measured in the same way: a has model m over HTTP, requests of 1 row, windows of 1s; b has model m over HTTP, requests of 2 rows, windows of 1s.",
 		"b: not compared, since not all have it: Request Rate: 100.",
 	}
 	if !slices.Equal(got.Notes, want) {

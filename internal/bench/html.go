@@ -45,6 +45,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 // A reportPage is the data of the report template.
 type reportPage struct {
 	*Report
+	Requests string // their rows
+	Windows  string // their length
 	Compared string // latency by which windows are compared
 	Notes    []string
 	Tiles    []tile
@@ -98,6 +100,7 @@ type lapse struct {
 
 func (r *Report) page() reportPage {
 	p := reportPage{Report: r, Compared: r.compared(), Notes: r.notes()}
+	p.Requests, p.Windows = r.settings()
 	loads := byLoad(r.Levels)
 	if len(loads) == 0 {
 		return p

@@ -123,3 +123,21 @@ func TestFiguresHaveThreeDigits(t *testing.T) {
 		}
 	}
 }
+
+func TestAReportSaysWhatItsRequestsAndWindowsWere(t *testing.T) {
+	for name, c := range map[string]struct {
+		change                func(*Report)
+		rows, window, onAPage string
+	}{
+		"time":     {func(*Report) {}, "1", "1000 msec", "requests of 1 row · windows of 1s"},
+		"requests": {func(r *Report) { r.Rows, r.WindowRequests = 2, 50 }, "2", "50 requests", "requests of 2 rows · windows of 50 requests"},
+		"a trace":  {func(r *Report) { r.Rows = 0 }, "as recorded", "the whole trace", "requests as recorded · one window, the whole trace"},
+	} {
+		r := report(ms(10)...)
+		c.change(r)
+		has(t, page(t, r.WriteHTML), c.onAPage+", compared by average latency and throughput")
+		if head, want := page(t, r.WriteHead), "Batch size: "+c.rows+"\n  Measurement window: "+c.window+"\n"; !strings.Contains(head, want) {
+			t.Errorf("%s: got %s, want %s", name, head, want)
+		}
+	}
+}

@@ -21,8 +21,10 @@ type Report struct {
 	Address    string        `json:"address"`
 	Rows       int           `json:"rows"`                 // of each request; 0 means as recorded
 	Percentile float64       `json:"percentile,omitempty"` // latency percentile by which windows are compared; 0 means the mean
-	Interval   time.Duration `json:"interval_ns"`          // of a window
-	Levels     []Level       `json:"levels"`
+	Interval   time.Duration `json:"interval_ns"`          // of a window, unless WindowRequests is set or requests are as recorded
+
+	WindowRequests int     `json:"window_requests,omitempty"` // requests of a window, instead of Interval
+	Levels         []Level `json:"levels"`
 }
 
 // A Level is the results of one load.
@@ -181,18 +183,43 @@ func percentName(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1
 
 // WriteHead writes a description of the measurement.
 func (r *Report) WriteHead(w io.Writer) error {
-	rows := "as recorded"
+	rows, window := "as recorded", strconv.FormatInt(r.Interval.Milliseconds(), 10)+" msec"
 	if r.Rows > 0 {
 		rows = strconv.Itoa(r.Rows)
+	}
+	if r.Rows == 0 || r.WindowRequests > 0 {
+		window = r.window()
 	}
 	_, err := fmt.Fprintf(w, `*** Measurement Settings ***
   Model: %s at %s, over %s
   Batch size: %s
-  Measurement window: %d msec
+  Measurement window: %s
   Stabilizing using %s latency and throughput
 
-`, r.Model, r.Address, r.Protocol, rows, r.Interval.Milliseconds(), r.compared())
+`, r.Model, r.Address, r.Protocol, rows, window, r.compared())
 	return err
+}
+
+// window describes how long a window is.
+func (r *Report) window() string {
+	switch {
+	case r.Rows == 0:
+		return "the whole trace"
+	case r.WindowRequests > 0:
+		return fmt.Sprintf("%d requests", r.WindowRequests)
+	}
+	return r.Interval.String()
+}
+
+// settings describes requests and windows in the middle of a sentence.
+func (r *Report) settings() (requests, windows string) {
+	switch r.Rows {
+	case 0:
+		return "requests as recorded", "one window, " + r.window()
+	case 1:
+		return "requests of 1 row", "windows of " + r.window()
+	}
+	return fmt.Sprintf("requests of %d rows", r.Rows), "windows of " + r.window()
 }
 
 // WriteText writes the level in the format of Triton's perf_analyzer.
