@@ -89,7 +89,7 @@ func (v *textView) heading(run *simulate.Run) {
 	name := v.nameOf(run)
 	sums := fmt.Sprintf(" busy %s, last answer %s ──", v.unit.rough(run.Total.Busy), v.unit.rough(run.Total.Last))
 	name = "── " + clip(name, v.columns-width(sums)-8) + " "
-	fmt.Fprintln(&v.out, name+strings.Repeat("─", v.columns-width(name)-width(sums))+sums)
+	fmt.Fprintln(&v.out, name+strings.Repeat("─", max(0, v.columns-width(name)-width(sums)))+sums)
 }
 
 // setScale makes the timelines as wide as the plot or slightly narrower, so that halves

@@ -80,3 +80,10 @@ func TestTextDescribesTheAutomaticPolicy(t *testing.T) {
 		t.Errorf("the policies are %+v", p)
 	}
 }
+
+func TestALongNameOfAUnitFitsANarrowTerminal(t *testing.T) {
+	got := show("", "unit: {"+strings.Repeat("Tick", 12)+": 1ms}\nmodel: {max_batch_size: 4, takes: 3ms}\narrivals: [{at: 0, id: a}]", 60)
+	if !strings.Contains(got, "last answer 3Tick") {
+		t.Errorf("got %s", got)
+	}
+}
