@@ -87,3 +87,14 @@ func TestALongNameOfAUnitFitsANarrowTerminal(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+func TestRefusedRequestsAreShownWhereALoadVaries(t *testing.T) {
+	got := show("", "model: {max_batch_size: 1, takes: 10ms, default_queue_policy: {max_queue_size: 1}}\nload: {rate: [10, 1000], pattern: constant, requests: 100}", 100)
+	const want = "refused in %, by rate"
+	if _, table, ok := strings.Cut(got, want); !ok || !strings.Contains(table, "0.00") || !strings.Contains(table, "89") {
+		t.Errorf("the tables have no %q with 0.00 and 89:\n%s", want, got)
+	}
+	if got := show("", "model: {max_batch_size: 1, takes: 10ms}\nload: {rate: [10, 1000], pattern: constant, requests: 100}", 100); strings.Contains(got, "refused") {
+		t.Errorf("no request is refused:\n%s", got)
+	}
+}

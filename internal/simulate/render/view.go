@@ -278,13 +278,17 @@ func (v view) measures() []measure {
 		{"mean latency in " + in.Name, func(run *simulate.Run) float64 { return of(run.Total.Latency.Mean) }},
 		{"mean batch in rows", func(run *simulate.Run) float64 { return run.Total.MeanBatch }},
 	}
-	if v.objective() {
+	refused := measure{"refused in %", func(run *simulate.Run) float64 { return percent(run.Total.Sent-run.Total.Answered, run.Total.Sent) }}
+	switch {
+	case v.objective():
 		all = append(all,
 			measure{"rows in time per second", func(run *simulate.Run) float64 { return run.Total.Goodput }},
 			measure{"late answers in %", func(run *simulate.Run) float64 { return percent(run.Total.Late, run.Total.Answered) }},
-			measure{"refused in %", func(run *simulate.Run) float64 { return percent(run.Total.Sent-run.Total.Answered, run.Total.Sent) }},
+			refused,
 			measure{"mean time to refuse in " + in.Name, func(run *simulate.Run) float64 { return of(run.Total.Refusal.Mean) }},
 		)
+	case v.refuses():
+		all = append(all, refused)
 	}
 	return all
 }
