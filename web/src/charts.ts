@@ -3,7 +3,7 @@
 import uPlot from 'uplot'
 import { h } from './dom.ts'
 import { count, ms, rate } from './format.ts'
-import { chartWindow, diff, percentile, type Store } from './stream.ts'
+import { chartWindow, diff, lost, percentile, seconds, type Store } from './stream.ts'
 
 function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim()
@@ -76,9 +76,9 @@ function over(store: Store, key: string, times: number[], f: (now: number, befor
   }
   return times.map(t => {
     const now = find(t)
-    if (now < 0) return null as unknown as number // a gap
+    if (now < 0 || (lost(all, now) && t > all[now]!.at)) return null as unknown as number // a gap
     const before = Math.max(0, find(t - 5000))
-    return f(now, before, Math.max(0.5, Math.min(5000, t - all[before]!.at) / 1000))
+    return f(now, before, seconds(all, before, t, 5000))
   })
 }
 

@@ -70,6 +70,9 @@ const rateWindow = 10_000
 export const chartWindow = 120_000
 const maxErrors = 50
 
+// silence is how long the stream may be silent before the page says so, in milliseconds.
+const silence = 1500
+
 export interface Problem {
   at: number
   model: string
@@ -91,6 +94,7 @@ export class Store {
   offset = 0
 
   figures(s: Summary): void {
+    const before = this.summary?.at ?? s.at
     this.summary = s
     this.offset = s.at - Date.now()
     if (s.names) {
@@ -98,10 +102,11 @@ export class Store {
       const known = new Set(s.names)
       for (const name of this.history.keys()) if (!known.has(name)) this.history.delete(name)
     }
-    for (const m of s.models) this.add(s.at, m)
+    for (const m of s.models) this.add(s.at, before, m)
   }
 
-  private add(at: number, m: Model): void {
+  // add keeps what a model has counted. before is the time of the last event.
+  private add(at: number, before: number, m: Model): void {
     const key = m.name + '/' + m.version
     let all = this.history.get(key)
     if (!all) this.history.set(key, (all = []))
@@ -109,8 +114,7 @@ export class Store {
     if (last && fewer(last.model, m)) all.length = 0 // loaded anew
     else if (last) this.noteErrors(at, last.model, m)
     // A model that did not change sent nothing: its counters were the same until the event before.
-    const quiet = last && all.length > 0 && at - last.at > 1500
-    if (quiet) all.push({ at: at - 500, model: last.model })
+    if (last && all.length > 0 && at - last.at > silence && before > last.at) all.push({ at: before, model: last.model })
     all.push({ at, model: m })
     let drop = 0
     while (drop < all.length - 2 && all[drop + 1]!.at < at - chartWindow) drop++
@@ -150,7 +154,7 @@ export class Store {
       if (!idle) this.idle.set(last.model, (idle = new Recent(last.model, last.model, rateWindow / 1000, this.bounds)))
       return idle
     }
-    return new Recent(first.model, last.model, Math.max(0.5, Math.min(rateWindow, until - first.at) / 1000), this.bounds)
+    return new Recent(first.model, last.model, seconds(all, i, until, rateWindow), this.bounds)
   }
 
   addBatches(batches: Batch[], missed: number): void {
@@ -200,6 +204,20 @@ export class Recent {
   }
 }
 
+// seconds returns how long a model took, until a time, for what it has counted after sample i: at
+// most most milliseconds if it stood still after the sample, and half a second at least.
+export function seconds(all: Sample[], i: number, until: number, most: number): number {
+  const time = until - all[i]!.at
+  return Math.max(500, all[i + 1]?.model === all[i]!.model ? Math.min(most, time) : time) / 1000
+}
+
+// lost reports whether events after sample i were not received, as while the server could not be
+// reached.
+export function lost(all: Sample[], i: number): boolean {
+  const next = all[i + 1]
+  return next !== undefined && next.model !== all[i]!.model && next.at - all[i]!.at > silence
+}
+
 // fewer reports whether a counter has less than before. Those of one load only grow.
 function fewer(before: Model, now: Model): boolean {
   return before.success > now.success || before.batches > now.batches || Object.entries(before.failed).some(([code, n]) => n > (now.failed[code] ?? 0))
@@ -231,9 +249,6 @@ export function percentile(counts: number[], bounds: number[], p: number): numbe
   }
   return bounds[bounds.length - 1]!
 }
-
-// Silence is how long the stream may be silent before the page says so, in milliseconds.
-const silence = 1500
 
 // A refused stream is opened again after firstWait, and after twice as long each time until
 // longestWait, in milliseconds: a server that refuses one page would otherwise be asked all day.

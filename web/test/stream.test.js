@@ -106,3 +106,22 @@ test('failures of a model that goes on are counted', () => {
   assert.equal(store.recent('m/1').failedRate, 3)
   assert.equal(store.problems.length, 2)
 })
+
+// feed gives a store events every half a second, from 0 to 100 s, of a model that answers 100
+// requests per second from one time on. None arrive between lost and back.
+function feed(busy, lost, back) {
+  const store = new Store()
+  const success = at => Math.max(0, at - busy) / 10
+  for (let at = 0; at <= 100_000; at += 500) if (at <= lost || at >= back) store.figures(summary(at, at > busy || at === 0 || at === back ? [model({ success: success(at) })] : []))
+  return store
+}
+
+test('rates are of the last ten seconds', () => {
+  assert.equal(feed(0, 1e9, 1e9).recent('m/1').rate, 100)
+  assert.equal(feed(95_000, 1e9, 1e9).recent('m/1').rate, 50)
+})
+
+test('requests while the stream was interrupted do not count as recent ones', () => {
+  assert.equal(feed(0, 40_000, 100_000).recent('m/1').rate, 100)
+  assert.equal(feed(0, 40_000, 97_000).recent('m/1').rate, 100)
+})
