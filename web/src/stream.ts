@@ -125,8 +125,8 @@ export class Store {
     for (const [code, n] of Object.entries(now.failed)) {
       const count = n - (before.failed[code] ?? 0)
       if (count <= 0) continue
-      const last = this.problems[0]
-      if (last && last.model === now.name && last.code === code && at - last.at < 2000) {
+      const last = this.problems.find(p => p.model === now.name && p.code === code)
+      if (last && at - last.at < 2000) {
         last.count += count
         last.at = at
       } else this.problems.unshift({ at, model: now.name, code, count })

@@ -107,6 +107,12 @@ test('failures of a model that goes on are counted', () => {
   assert.equal(store.problems.length, 2)
 })
 
+test('failures of two kinds at the same time are two problems', () => {
+  const store = new Store()
+  for (let n = 0; n < 20; n++) store.figures(summary(1000 + 500 * n, [model({ failed: { overloaded: n, deadline: 2 * n } })]))
+  assert.deepEqual(store.problems.map(p => [p.code, p.count]).sort(), [['deadline', 38], ['overloaded', 19]])
+})
+
 // feed gives a store events every half a second, from 0 to 100 s, of a model that answers 100
 // requests per second from one time on. None arrive between lost and back.
 function feed(busy, lost, back) {
