@@ -87,7 +87,7 @@ func (s *topStream) read(ctx context.Context, query string, event func(name stri
 		return fmt.Errorf("no server answers at %s: %w", s.address, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000)) // what has arrived will do
 		hint := "top needs a Shoal server with --allow-dashboard"
 		if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {

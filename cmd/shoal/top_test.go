@@ -124,7 +124,9 @@ func TestTopSaysWhyAServerShowsItNothing(t *testing.T) {
 		{func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who is it?", http.StatusUnauthorized) }, "answers 401 Unauthorized: who is it?; set --token or SHOAL_TOKEN to an API key or a token that may do this"},
 		{func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not you", http.StatusForbidden) }, "answers 403 Forbidden: not you; set --token or SHOAL_TOKEN to an API key or a token that may do this"},
 		{http.NotFound, "top needs a Shoal server with --allow-dashboard"},
+		{func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<!doctype html>") }, "answers 200 OK: <!doctype html>; top needs a Shoal server with --allow-dashboard"},
 		{func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, "event: hello\n")
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
