@@ -129,7 +129,8 @@ func (s *topStream) printOnce(ctx context.Context, out io.Writer) error {
 func (s *topStream) watch(ctx context.Context, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	program := tea.NewProgram(topProgram{view: &topView{address: s.address, width: 80, sort: 'r'}}, tea.WithContext(ctx), tea.WithOutput(out))
+	view := &topView{address: s.address, width: 80, sort: 'r'}
+	program := tea.NewProgram(topProgram{view: view}, tea.WithContext(ctx), tea.WithOutput(out))
 	done := make(chan error, 1) // so that the reader can end when the program has
 	go func() {
 		done <- s.follow(ctx, func(name string, data []byte) error {
@@ -147,7 +148,7 @@ func (s *topStream) watch(ctx context.Context, out io.Writer) error {
 	if errors.Is(failed, context.Canceled) {
 		failed = nil
 	}
-	return errors.Join(err, failed)
+	return errors.Join(err, failed, view.failed)
 }
 
 // follow opens the stream again when it ends: the server ends each after some minutes.
@@ -186,7 +187,8 @@ func (p topProgram) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			p.view.sort = rune(key[0])
 		}
 	case topEvent:
-		if p.view.event(msg.name, msg.data) != nil {
+		if err := p.view.event(msg.name, msg.data); err != nil {
+			p.view.failed = err
 			return p, tea.Quit
 		}
 	}
@@ -238,7 +240,8 @@ type topSample struct {
 type topView struct {
 	address       string
 	width, height int
-	sort          rune // a key
+	sort          rune  // a key
+	failed        error // that ended the view; nil if the user does
 
 	version  string
 	bounds   []float64 // of the buckets of latency, in milliseconds
@@ -252,6 +255,13 @@ type topView struct {
 const topWindow = 10_000
 
 func (v *topView) event(name string, data []byte) error {
+	if err := v.read(name, data); err != nil {
+		return fmt.Errorf("the server at %s sent something that this version of shoal cannot read: %w", v.address, err)
+	}
+	return nil
+}
+
+func (v *topView) read(name string, data []byte) error {
 	switch name {
 	case "hello":
 		var hello struct {

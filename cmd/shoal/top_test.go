@@ -141,6 +141,17 @@ func TestTopSaysWhyAServerShowsItNothing(t *testing.T) {
 	}
 }
 
+func TestTopEndsWithAnErrorAtEventsThatItCannotRead(t *testing.T) {
+	const want = "the server at here:8000 sent something that this version of shoal cannot read: "
+	p := topProgram{view: &topView{address: "here:8000"}}
+	if _, quit := p.Update(topEvent{"figures", []byte(`{"models":[{"queue":"long"}]}`)}); quit == nil || p.view.failed == nil || !strings.HasPrefix(p.view.failed.Error(), want) {
+		t.Errorf("on a terminal: %v, want %s", p.view.failed, want)
+	}
+	if err := (&topView{address: "here:8000"}).event("hello", []byte("{")); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("once: %v, want %s", err, want)
+	}
+}
+
 func TestTopPrintsOnceWithoutATerminal(t *testing.T) {
 	at := running(t, 3, slog.DiscardHandler)
 	awaitReady(t, at)
