@@ -61,6 +61,26 @@ func TestOneRequestTakesItsBatchAndTheNetwork(t *testing.T) {
 	}
 }
 
+func TestRequestsThatTheRunEndsBeforeAreNotCounted(t *testing.T) {
+	cfg := Config{
+		Nodes:    Nodes(2, 1, 0),
+		Models:   []Model{{Name: "m", Curve: device.Curve{Fixed: 800 * time.Millisecond}, Objective: 3 * time.Second, Rate: 1}},
+		Duration: 10 * time.Second,
+	}
+	for at := 400 * time.Millisecond; at < cfg.Duration; at += time.Second {
+		cfg.Recorded = append(cfg.Recorded, Arrival{At: at})
+	}
+	r := mustRun(t, cfg)
+	if r.Sent != 7 || r.InObjective != 1 {
+		t.Errorf("%d requests, %v of them in the objective, want all 7 of the first seven seconds", r.Sent, r.InObjective)
+	}
+	for n, s := range r.Seconds {
+		if s.InObjective != s.Sent {
+			t.Errorf("second %d: %d of %d requests in the objective, although no request misses it", n, s.InObjective, s.Sent)
+		}
+	}
+}
+
 func TestTheSameSeedGivesTheSameResult(t *testing.T) {
 	for _, b := range Balancers {
 		cfg := small(1.5)

@@ -37,7 +37,8 @@ type Result struct {
 	Hash    string   `json:"hash"` // of all batches: equal runs have equal hashes
 }
 
-// A Second is one second of a run, by the time at which requests were sent.
+// A Second is one second of a run, by the time at which requests were sent. It has no requests that
+// may not be answered before the run ends.
 type Second struct {
 	Sent        int `json:"sent"`
 	InObjective int `json:"in_objective"`
@@ -55,8 +56,8 @@ type Round struct {
 	Frozen string `json:"frozen,omitempty"`
 }
 
-// settling is the end of a run, in which requests are sent but not counted, because they may
-// not be answered before it ends.
+// settling is the least time at the end of a run in which requests are sent but not counted, because
+// they may not be answered before it ends. It is longer if an objective is.
 const settling = 500 * time.Millisecond
 
 // figures collects a result.
@@ -71,8 +72,12 @@ type figures struct {
 }
 
 func newFigures(cfg *Config) figures {
+	settles := settling
+	for i := range cfg.Models {
+		settles = max(settles, cfg.Models[i].Objective)
+	}
 	return figures{
-		from: cfg.WarmUp, to: cfg.Duration - min(settling, (cfg.Duration-cfg.WarmUp)/2), end: cfg.Duration,
+		from: cfg.WarmUp, to: cfg.Duration - min(settles, (cfg.Duration-cfg.WarmUp)/2), end: cfg.Duration,
 		busy: make([]time.Duration, len(cfg.Nodes)), hash: 14695981039346656037,
 		result: Result{Balancer: cfg.Balancer, Nodes: len(cfg.Nodes), Seconds: make([]Second, int(math.Ceil(cfg.Duration.Seconds())))},
 	}
@@ -80,8 +85,12 @@ func newFigures(cfg *Config) figures {
 
 func (f *figures) counts(sent Time) bool { return sent >= f.from && sent < f.to }
 
-func (f *figures) second(at Time) *Second {
-	return &f.result.Seconds[min(int(at/time.Second), len(f.result.Seconds)-1)]
+// second returns the second of a request that was sent at a time.
+func (f *figures) second(sent Time) *Second {
+	if sent >= f.to {
+		return &Second{} // it is not counted
+	}
+	return &f.result.Seconds[int(sent/time.Second)]
 }
 
 func (f *figures) sent(now Time) {
