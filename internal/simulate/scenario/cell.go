@@ -226,6 +226,10 @@ func (r *cellReader) cellRecording(n *yaml.Node) {
 			r.errorf(n, "%s has arrivals for the unknown model %q", file, a.Model)
 			return
 		}
+		if most := c.Models[m].MaxRows; a.Rows > most {
+			r.errorf(n, "%s has a request of %d rows, but model %q has a max_batch_size of %d", file, a.Rows, a.Model, most)
+			return
+		}
 		c.Recorded = append(c.Recorded, cell.Arrival{At: a.At, Model: m, Rows: a.Rows})
 	}
 }

@@ -33,6 +33,18 @@ func TestACellFileIsOneWithNodes(t *testing.T) {
 	}
 }
 
+func TestARecordingFitsTheModelsOfACell(t *testing.T) {
+	file := writeCell(t, "nodes: {count: 1}\nmodels: [{name: a, fixed: 5ms, max_batch_size: 2}]\nrecorded: trace.txt")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "trace.txt"), []byte("shoal arrivals 1\n6.0 a 3 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := LoadCell(file)
+	const want = `trace.txt has a request of 3 rows, but model "a" has a max_batch_size of 2`
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestACellFileIsRead(t *testing.T) {
 	study, err := LoadCell(writeCell(t, `
 title: t
