@@ -79,6 +79,10 @@ var versionMetrics = []struct {
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.CalibrationSteps) },
 	},
 	{
+		modelDesc("shoal_instances", "Instances that the model should have; 0 if clients scaled it to no workers"),
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.Instances) },
+	},
+	{
 		modelDesc("shoal_instances_alive", "Instances that can run requests: those whose worker process has not died"),
 		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.AliveInstances) },
 	},

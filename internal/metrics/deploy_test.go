@@ -117,6 +117,9 @@ func TestAlertsUseMetricsThatExistAndHaveARunbook(t *testing.T) {
 			if got := missing(exported(t), []string{r.Expr}); got != nil {
 				t.Errorf("%s: no server has %q", r.Alert, got)
 			}
+			if strings.Contains(r.Expr, "shoal_instances_alive == 0") && !strings.Contains(r.Expr, "and shoal_instances > 0") {
+				t.Errorf("%s: %q is the case of a model that clients scaled to no workers, too", r.Alert, r.Expr)
+			}
 			if want := "docs/how-to/monitor.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want || !strings.Contains(string(guide), "\n### "+r.Alert+"\n") {
 				t.Errorf("%s: the runbook is %q, want %s, a section of the guide", r.Alert, r.Annotations["runbook"], want)
 			}

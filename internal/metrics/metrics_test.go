@@ -73,7 +73,7 @@ func busy() *fake {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), Cached: true, AliveInstances: 3, Waiting: 5, Slots: &explain.Slots{All: 64, Used: 40, Waiting: 2}, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), Cached: true, Instances: 4, AliveInstances: 3, Waiting: 5, Slots: &explain.Slots{All: 64, Used: 40, Waiting: 2}, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
 		TargetRows: 6, UsefulInstances: 2,
 		Rules: []explain.Rule{{Name: "gather", Enabled: true, TotalCost: ms, TotalGain: 3 * ms}, {Name: "burst", OffBatches: 17}},
 	}}}}
@@ -128,6 +128,7 @@ shoal_demand_models{state="loaded"} 2
 shoal_demand_memory_bytes{kind="limit"} 64
 shoal_demand_memory_bytes{kind="held"} 32
 shoal_calibration_steps_total{model="m",version="2"} 2
+shoal_instances{model="m",version="2"} 4
 shoal_instances_alive{model="m",version="2"} 3
 shoal_worker_restarts_total{model="m",version="2"} 1
 shoal_batch_unsafe{model="m",version="2"} 1

@@ -17,6 +17,7 @@ type Figures struct {
 	Label          string            // the version's label; "" if it has none
 	Tags           map[string]string // metric_tags of its configuration
 	Scaled         bool              // its instances are workers that clients scale
+	Instances      int               // instances that it should have
 	AliveInstances int               // instances that can run requests
 	Stats          stats.Snapshot
 	Exemplars      stats.Exemplars
@@ -45,10 +46,14 @@ func (s *Server) Figures() []Figures {
 
 // figuresOf returns the figures of a version without its exemplars and those of its policy.
 func figuresOf(v *servable.Version) Figures {
-	return Figures{
-		Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
+	f := Figures{
+		Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, Instances: v.Config.Instances, AliveInstances: v.Alive(),
 		Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), Slots: v.Scheduler.Slots(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
 	}
+	if f.Scaled {
+		f.Instances, _ = v.Scale()
+	}
+	return f
 }
 
 // A Live describes a version of a model, whether it serves or not.
@@ -66,10 +71,7 @@ func (s *Server) Live() []Live {
 		l := Live{IndexEntry: st.IndexEntry}
 		if v := st.serves; v != nil {
 			f := figuresOf(v)
-			l.Figures, l.Instances = &f, v.Config.Instances
-			if f.Scaled {
-				l.Instances, _ = v.Scale()
-			}
+			l.Figures, l.Instances = &f, f.Instances
 		}
 		all = append(all, l)
 	}
