@@ -105,7 +105,8 @@ func (b *Budget) room(key string) int64 { return min(b.total-b.used, b.total/2-b
 
 // grow adds bytes to a charge, and reports whether they fit. The caller holds the lock.
 func (b *Budget) grow(c *Charge, bytes int64) bool {
-	if bytes > b.room(c.key) {
+	// The look at the key can be omitted if all charges together have less than it may.
+	if bytes > b.total/2-b.used && bytes > b.room(c.key) {
 		b.rejected++
 		return false
 	}
@@ -140,14 +141,17 @@ func (c *Charge) Bytes() int64 { return c.bytes }
 
 // Close gives all bytes of the charge back.
 func (c *Charge) Close() {
-	b := c.budget
-	if b == nil || c.bytes == 0 {
-		return
+	if c.bytes > 0 { // inlined: most charges of a call have none
+		c.close()
 	}
+}
+
+func (c *Charge) close() {
+	b := c.budget
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.shrink(c, c.bytes)
 	c.answer = 0
+	b.mu.Unlock()
 }
 
 // shrink gives bytes of a charge back. The caller holds the lock.

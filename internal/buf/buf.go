@@ -91,9 +91,12 @@ func (b *Buf) Retain() {
 
 // Release gives up one reference. The caller must not use the memory afterwards.
 func (b *Buf) Release() {
-	if b == nil {
-		return
+	if b != nil { // inlined: many requests have no memory of one kind or another
+		b.release()
 	}
+}
+
+func (b *Buf) release() {
 	switch n := b.refs.Add(-1); {
 	case n > 0:
 		return

@@ -59,7 +59,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.resume() {
 			continue
 		}
-		scanned := c.in.scan(p[:n], (*inbound)(c))
+		scanned := c.scanInbound(p[:n])
 		if scanned < n {
 			// At most what one read gives. It is copied once, however many resets are within it.
 			c.unread = append(c.unread[:0], p[scanned:n]...)
@@ -84,11 +84,20 @@ func (c *conn) resume() bool {
 
 // readHeld reads from held, up to the end of a frame after which there are resets.
 func (c *conn) readHeld(held *[]byte, p []byte) int {
-	n := c.in.scan((*held)[:min(len(p), len(*held))], (*inbound)(c))
+	n := c.scanInbound((*held)[:min(len(p), len(*held))])
 	copy(p, (*held)[:n])
 	if *held = (*held)[n:]; len(*held) == 0 {
 		*held = nil
 	}
+	return n
+}
+
+// scanInbound scans what grpc reads next, and returns how much of it. It takes the lock once, and not
+// for each frame: a request has several in one read.
+func (c *conn) scanInbound(p []byte) int {
+	c.mu.Lock()
+	n := c.in.scan(p, (*inbound)(c))
+	c.mu.Unlock()
 	return n
 }
 
@@ -98,23 +107,26 @@ func (c *conn) takeResets() {
 		return
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if len(c.toGRPC) > 0 {
 		c.resets = append(c.resets, c.toGRPC...)
 		c.toGRPC = nil
 	}
+	c.mu.Unlock()
 }
 
 // Write implements [net.Conn].
 func (c *conn) Write(p []byte) (int, error) {
 	c.writing.Lock()
-	defer c.writing.Unlock()
 	c.timeWrite(len(p))
 	n, err := c.Conn.Write(p)
+	c.mu.Lock() // once, and not for each frame
 	c.out.scan(p[:n], (*outbound)(c))
-	if err == nil {
+	resets := len(c.toClient) > 0
+	c.mu.Unlock()
+	if resets && err == nil {
 		err = c.sendResets()
 	}
+	c.writing.Unlock()
 	return n, err
 }
 
@@ -161,7 +173,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// inbound visits what the client sends.
+// inbound visits what the client sends. The scanner's caller holds mu.
 type inbound conn
 
 func (c *inbound) payload(f *frame, part []byte) {
@@ -187,8 +199,6 @@ func (c *inbound) data(f *frame, part []byte) {
 		}
 	}
 	part = part[:max(0, min(len(part), left-c.pad))]
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if s := c.streams[f.stream]; s != nil {
 		s.receive(part)
 		if s.partial() {
@@ -206,8 +216,6 @@ func (c *inbound) dataSize(f *frame) int {
 }
 
 func (c *inbound) setInitialWindow(size int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for _, s := range c.streams {
 		s.window += size - c.initialWindow
 		(*conn)(c).sweepIfBlocked(s)
@@ -216,8 +224,6 @@ func (c *inbound) setInitialWindow(size int64) {
 }
 
 func (c *inbound) end(f *frame) (stop bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.begun = true
 	s := c.streams[f.stream]
 	switch f.kind {
@@ -273,7 +279,9 @@ func (c *conn) open(id uint32) *stream {
 		s = &stream{}
 	}
 	c.spare = nil
-	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key), held: c.meter.Budget.Open(c.key), call: c.meter.Budget.Open(budget.Calls)}
+	*s = stream{}
+	s.allowed, s.window = c.serverWindow, c.initialWindow
+	s.charge, s.held, s.call = c.meter.Budget.Open(c.key), c.meter.Budget.Open(c.key), c.meter.Budget.Open(budget.Calls)
 	c.streams[id] = s
 	if r := c.meter.refusal.Load(); r != nil {
 		c.refuseAfter(r.grace)
@@ -352,7 +360,7 @@ func (c *conn) sendResetsIfIdle() {
 	}
 }
 
-// outbound visits what grpc sends.
+// outbound visits what grpc sends. The scanner's caller holds mu.
 type outbound conn
 
 func (c *outbound) payload(f *frame, part []byte) {
@@ -365,8 +373,6 @@ func (c *outbound) payload(f *frame, part []byte) {
 }
 
 func (c *outbound) setServerWindow(size int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for _, s := range c.streams {
 		s.allowed += size - c.serverWindow
 	}
@@ -374,8 +380,6 @@ func (c *outbound) setServerWindow(size int64) {
 }
 
 func (c *outbound) end(f *frame) (stop bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	switch f.kind {
 	case frameData:
 		c.window -= int64(f.size)

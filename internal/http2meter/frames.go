@@ -59,41 +59,49 @@ func (s *scanner) between() bool { return s.preface == 0 && s.have == 0 && !s.bl
 func (s *scanner) scan(p []byte, v visitor) (n int) {
 	for n < len(p) {
 		switch {
-		case s.preface > 0:
-			skipped := min(s.preface, len(p)-n)
-			s.preface -= skipped
-			n += skipped
-			continue
-		case s.have == 0 && len(p)-n >= headerSize: // as it nearly always comes
-			s.have = headerSize
+		case s.have == headerSize: // within a payload
+		case s.have == 0 && s.preface == 0 && len(p)-n >= headerSize: // as it nearly always comes
 			s.begin((*[headerSize]byte)(p[n:]))
 			n += headerSize
-		case s.have < headerSize:
-			copied := copy(s.header[s.have:], p[n:])
-			s.have += copied
-			n += copied
-			if s.have < headerSize {
-				return n
-			}
-			s.begin(&s.header)
 		default:
-			part := p[n : n+min(s.left, len(p)-n)]
-			v.payload(&s.frame, part)
-			s.left -= len(part)
-			n += len(part)
-		}
-		if s.left == 0 {
-			s.have = 0
-			s.block = (s.frame.kind == frameHeaders || s.frame.kind == frameContinuation) && s.frame.flags&flagEndBlock == 0
-			if v.end(&s.frame) && !s.block {
+			if n += s.readHeader(p[n:]); s.have < headerSize {
 				return n
 			}
+		}
+		if s.left > 0 {
+			part := p[n:min(n+s.left, len(p))]
+			if len(part) == 0 {
+				return n
+			}
+			v.payload(&s.frame, part)
+			n += len(part)
+			if s.left -= len(part); s.left > 0 {
+				return n
+			}
+		}
+		s.have = 0
+		s.block = (s.frame.kind == frameHeaders || s.frame.kind == frameContinuation) && s.frame.flags&flagEndBlock == 0
+		if v.end(&s.frame) && !s.block {
+			return n
 		}
 	}
 	return n
 }
 
+// readHeader reads a part of the preface, and of a header, and returns its size.
+func (s *scanner) readHeader(p []byte) (n int) {
+	n = min(s.preface, len(p))
+	s.preface -= n
+	copied := copy(s.header[s.have:], p[n:])
+	if s.have += copied; s.have == headerSize {
+		s.begin(&s.header)
+	}
+	return n + copied
+}
+
+// begin begins a frame that has a header.
 func (s *scanner) begin(h *[headerSize]byte) {
+	s.have = headerSize
 	s.left = int(h[0])<<16 | int(h[1])<<8 | int(h[2])
 	s.frame = frame{kind: h[3], flags: h[4], stream: binary.BigEndian.Uint32(h[5:]) &^ (1 << 31), size: s.left}
 }

@@ -11,8 +11,8 @@ import (
 // A stream is one call. The lock of its connection guards it.
 type stream struct {
 	// The message that the client sends. gRPC precedes each with a flag and its length.
-	prefix   [5]byte
-	have     int    // bytes of prefix that were received
+	prefix   [5]byte // what has arrived of a prefix that came in parts
+	have     int    // bytes of the prefix that were received
 	left     uint32 // bytes of the message that were not received; valid with a whole prefix
 	received int64  // bytes of this message and those before
 	allowed  int64  // bytes that the server allows the client to send
@@ -102,7 +102,13 @@ func (s *stream) awaited() bool { return s.partial() && s.allowed > 0 }
 func (s *stream) receive(p []byte) {
 	s.received += int64(len(p))
 	for len(p) > 0 {
-		if s.have < len(s.prefix) {
+		switch {
+		case s.have == len(s.prefix):
+		case s.have == 0 && len(p) >= len(s.prefix): // as it nearly always comes
+			s.have = len(s.prefix)
+			s.left = binary.BigEndian.Uint32(p[1:])
+			p = p[len(s.prefix):]
+		default:
 			copied := copy(s.prefix[s.have:], p)
 			s.have += copied
 			p = p[copied:]
