@@ -114,7 +114,7 @@ type fit struct {
 	bestReason  Reason
 }
 
-func (p Triton) fit(line Line) fit {
+func (p *Triton) fit(line Line) fit {
 	f := fit{oldest: Never}
 	for it := line.First(); it != nil; it = line.After(it) {
 		if f.items > 0 {
@@ -138,7 +138,7 @@ func (p Triton) fit(line Line) fit {
 }
 
 // prefers reports whether a batch of the given rows runs immediately, and why.
-func (p Triton) prefers(rows int) (Reason, bool) {
+func (p *Triton) prefers(rows int) (Reason, bool) {
 	switch {
 	case len(p.Preferred) == 0:
 		return Full, rows == p.MaxRows
@@ -152,7 +152,7 @@ func (p Triton) prefers(rows int) (Reason, bool) {
 }
 
 // largest returns the largest preferred size.
-func (p Triton) largest() int {
+func (p *Triton) largest() int {
 	if len(p.Preferred) == 0 {
 		return p.MaxRows
 	}

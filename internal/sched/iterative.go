@@ -55,13 +55,15 @@ func (s *Scheduler) clearStart(req *infer.Request) {
 	}
 }
 
-// recordRun sets the times of a call that has run. One that has run before keeps when it was
-// first taken and run.
-func (c *call) recordRun(times infer.Timeline) {
+// recordRun sets the times of a call that has run, except when it was queued. One that has run before
+// also keeps when it was first taken and run.
+func (c *call) recordRun(times *infer.Timeline) {
+	queued, taken, runStarted := c.times.Queued, c.times.Taken, c.times.RunStarted
+	c.times = *times
+	c.times.Queued = queued
 	if !c.requeued.IsZero() {
-		times.Taken, times.RunStarted = c.times.Taken, c.times.RunStarted
+		c.times.Taken, c.times.RunStarted = taken, runStarted
 	}
-	c.times = times
 }
 
 // queuedAt returns when the call was queued for its current run.

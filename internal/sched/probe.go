@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // A probe is a request that instances run without a client, to warm up or to measure how
@@ -140,7 +141,7 @@ func (w *worker) runProbe(p *probe) {
 		from := time.Since(w.s.epoch)
 		active := w.s.opts.Batching.ActiveBatches // a probe counts on its device as a batch does
 		w.exclusive = active != nil && active.Begin()
-		_, err := w.runBatch([]*call{c}, from)
+		err := w.runBatch([]*call{c}, from, &stats.Run{})
 		result.err = cmp.Or(err, c.err)
 		if active != nil {
 			active.End()

@@ -29,11 +29,11 @@ func newStopper() *stopper {
 // begin prepares ctx for a batch. Only the instance's goroutine calls it.
 func (s *stopper) begin(batch uint64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.batch = batch
 	if s.ctx.Err() != nil {
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 	}
+	s.mu.Unlock()
 }
 
 // cancelBatch cancels the context of a running batch. It does nothing if another batch

@@ -178,7 +178,8 @@ func (w *worker) awaitCommand() command {
 // acceptLocked sets up the batch that the core gave to this instance, if there is a Run
 // among the actions.
 func (w *worker) acceptLocked(now batching.Time, actions []batching.Action) {
-	for _, a := range actions {
+	for i := range actions {
+		a := &actions[i]
 		if a.Kind != batching.Run {
 			continue
 		}
@@ -228,7 +229,8 @@ func (w *worker) run() {
 // runCounted runs calls as one batch and records the run in the statistics. start is when
 // work on the batch began, on the scheduler's clock.
 func (w *worker) runCounted(calls []*call, start batching.Time) error {
-	run, err := w.runBatch(calls, start)
+	var run stats.Run
+	err := w.runBatch(calls, start, &run)
 	if run.Rows > 0 && w.s.opts.Stats != nil {
 		w.s.opts.Stats.Ran(&run)
 		if w.s.opts.Stats.Observes(run.Ended) {
@@ -258,15 +260,15 @@ func (w *worker) observe(calls []*call, run *stats.Run, failed bool) {
 
 // runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. start
 // is when work on the batch began: the time from then until the engine is called counts
-// as that of joining the inputs. The run that it returns has no rows if the engine was
+// as that of joining the inputs. It describes the run in ran, which has no rows if the engine was
 // not called.
 //
 // A panic while inputs are joined or outputs are split fails the batch. callEngine recovers
 // from the engine's panics itself, so that those count as a failed run.
-func (w *worker) runBatch(calls []*call, start batching.Time) (ran stats.Run, err error) {
+func (w *worker) runBatch(calls []*call, start batching.Time, ran *stats.Run) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			ran, err = stats.Run{}, w.recovered("batch", cause)
+			*ran, err = stats.Run{}, w.recovered("batch", cause)
 			w.outputs.Memory.Release()
 			for i := range w.engineCalls {
 				w.engineCalls[i].Outputs.Memory.Release()
@@ -274,11 +276,11 @@ func (w *worker) runBatch(calls []*call, start batching.Time) (ran stats.Run, er
 			w.inputs, w.joined, w.shapes, w.sourceShapes, w.engineCalls, w.outputs = nil, nil, nil, nil, nil, engine.Outputs{}
 		}
 	}()
-	return w.joinRunSplit(calls, start)
+	return w.joinRunSplit(calls, start, ran)
 }
 
 // joinRunSplit is runBatch without the recovery from panics.
-func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, error) {
+func (w *worker) joinRunSplit(calls []*call, start batching.Time, ran *stats.Run) error {
 	rows := 0
 	var traced *trace.Request
 	for _, c := range calls {
@@ -301,7 +303,7 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 		w.prepareCalls(inRows)
 	}
 	if err != nil {
-		return stats.Run{}, err
+		return err
 	}
 	runStart := time.Since(w.s.epoch)
 	if w.runs++; w.runs == 1 {
@@ -329,14 +331,14 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	times.RunEnded, times.Split = w.s.at(runEnd), w.s.at(splitEnd)
 	w.queueTimes = w.queueTimes[:0]
 	for _, c := range calls {
-		times.Queued = c.times.Queued
-		c.recordRun(times)
+		c.recordRun(&times)
 		w.queueTimes = append(w.queueTimes, times.Taken.Sub(c.queuedAt()))
 	}
-	return stats.Run{
+	*ran = stats.Run{
 		Rows: rows, Input: runStart - start, Infer: runEnd - runStart, Output: splitEnd - runEnd, Ended: times.RunEnded,
 		Retry: w.runs > 1, CloseReason: w.reason, QueueTimes: w.queueTimes,
-	}, err
+	}
+	return err
 }
 
 // distribute moves the engine's outputs to the calls.

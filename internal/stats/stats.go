@@ -9,7 +9,6 @@ package stats
 import (
 	"iter"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -73,9 +72,10 @@ type requests struct {
 	hits, misses                Sum                   // see CacheHit and CacheMiss
 }
 
-// lockShard locks a shard that is free, and returns it.
-func (c *Counters) lockShard() *shard {
-	for i := rand.Uint32(); ; i++ {
+// lockShard locks a shard that is free, and returns it. took is how long something took: its
+// nanoseconds spread the requests over the shards.
+func (c *Counters) lockShard(took time.Duration) *shard {
+	for i := uint32(took); ; i++ {
 		if s := &c.requests[i%shards]; s.mu.TryLock() {
 			if bit := uint32(1) << (i % shards); c.used.Load()&bit == 0 {
 				c.used.Or(bit)
@@ -122,7 +122,11 @@ type Run struct {
 // Ran counts a run, whether it failed or not.
 func (c *Counters) Ran(r *Run) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.ranLocked(r)
+	c.mu.Unlock()
+}
+
+func (c *Counters) ranLocked(r *Run) {
 	c.runs++
 	c.lastRun = r.Ended
 	c.sizeLocked(r.Rows).add(r)
@@ -159,7 +163,7 @@ func (c *Counters) sizeLocked(rows int) *Size {
 // Succeeded counts a request that was answered with outputs. total is the time from its
 // arrival to its response.
 func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
-	s := c.lockShard()
+	s := c.lockShard(total)
 	s.succeeded(total, c.Objective)
 	s.rows += uint64(rows)
 	s.queue += uint64(t.Taken.Sub(t.Queued))
@@ -173,7 +177,7 @@ func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 // CacheHit counts a request that was answered from the cache. total is the time from its arrival
 // to its response, and lookup the part of it until the response was found.
 func (c *Counters) CacheHit(total, lookup time.Duration) {
-	s := c.lockShard()
+	s := c.lockShard(total)
 	s.succeeded(total, c.Objective)
 	s.queue += uint64(lookup) // as in Triton
 	s.hits.add(lookup)
@@ -193,7 +197,7 @@ func (r *requests) succeeded(total, objective time.Duration) {
 // CacheMiss counts a response that was not in the cache before, and the time to look for it and to
 // keep it. The request counts as any other.
 func (c *Counters) CacheMiss(d time.Duration) {
-	s := c.lockShard()
+	s := c.lockShard(d)
 	s.misses.add(d)
 	s.mu.Unlock()
 }
@@ -201,7 +205,7 @@ func (c *Counters) CacheMiss(d time.Duration) {
 // Failed counts a request that was answered with an error. total is the time from its
 // arrival to its response.
 func (c *Counters) Failed(code infer.Code, total time.Duration) {
-	s := c.lockShard()
+	s := c.lockShard(total)
 	s.failed[code]++
 	s.failedNanos += uint64(total)
 	s.mu.Unlock()
