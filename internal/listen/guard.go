@@ -41,18 +41,24 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusMisdirectedRequest, "host "+strconv.Quote(r.Host)+" is not a name of this server; use its address, or allow the name with --allowed-hosts")
 		return
 	}
-	if g.origins.Check(r) != nil {
+	if fromPage(r) && g.origins.Check(r) != nil {
 		refuse(w, http.StatusForbidden, "requests from web pages of other sites are not allowed")
 		return
 	}
 	g.next.ServeHTTP(w, r)
 }
 
+// fromPage reports whether a request has one of the headers that tell browsers' requests apart. Check
+// accepts all others, after it has made the names of both headers canonical.
+func fromPage(r *http.Request) bool {
+	return r.Header["Sec-Fetch-Site"] != nil || r.Header["Origin"] != nil
+}
+
 // accepts reports whether a Host header names this server. An address always does: DNS
 // rebinding needs a name. So does an empty header, which browsers do not send.
 func (g *guard) accepts(header string) bool {
 	host := strings.TrimSuffix(hostname(header), ".")
-	if host == "" || strings.EqualFold(host, "localhost") {
+	if host == "" || slices.Contains(g.hosts, host) || strings.EqualFold(host, "localhost") {
 		return true
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
