@@ -59,7 +59,7 @@ func (o *DecodeOptions) lookupHeader(body *buf.Buf, length int) *Request {
 // sequence, which are not repeated, those with BYTES inputs, whose elements must be
 // checked each time, and those with tensors in shared memory, which have no data yet.
 func (o *DecodeOptions) storeHeader(text []byte, req *Request) {
-	if len(text) > maxCachedHeader || !req.Shared.empty() || req.ID != "" || req.Correlation != 0 || req.CorrelationName != "" {
+	if len(text) > maxCachedHeader || !req.Shared.Empty() || req.ID != "" || req.Correlation != 0 || req.CorrelationName != "" {
 		return
 	}
 	h := &cachedHeader{text: string(text), limits: o.Limits, req: *req}

@@ -255,7 +255,8 @@ type sharedOutput struct {
 	at   RegionSlice
 }
 
-func (s *SharedTensors) empty() bool { return len(s.inputs)+len(s.outputs) == 0 }
+// Empty reports whether no tensor of the request is in shared memory.
+func (s *SharedTensors) Empty() bool { return len(s.inputs)+len(s.outputs) == 0 }
 
 // AddInput adds the input with the given index.
 func (s *SharedTensors) AddInput(index int, at RegionSlice) {
@@ -289,7 +290,7 @@ type Attachment struct {
 // The caller releases the attachment when it has the last response to the request, unless
 // Attach returns an error. It keeps its reference to the memory that req had before.
 func (r *Regions) Attach(req *infer.Request, s *SharedTensors) (Attachment, error) {
-	if s.empty() {
+	if s.Empty() {
 		return Attachment{}, nil
 	}
 	a := Attachment{regions: r, outputs: s.outputs}

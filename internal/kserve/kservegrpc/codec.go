@@ -44,10 +44,12 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 	panics.Point("grpc unmarshal")
 	switch m := v.(type) {
 	case *request:
-		// grpc decodes a second message into the same request, to check that there is none.
-		m.release()
-		m.charge.Close()
-		*m = request{}
+		if m.filled { // grpc decodes a second message into the same request, to check that there is none
+			m.release()
+			m.charge.Close()
+			*m = request{}
+		}
+		m.filled = true
 		if isOverBudget(data) {
 			m.err = kserve.ErrOverBudget
 			return nil

@@ -41,7 +41,7 @@ func (s *service) run(ctx context.Context, in *request, of *trace.Request) (any,
 		in.ModelVersion = version
 	}
 	req, err := in.decode(&s.opts.Limits)
-	if err == nil {
+	if err == nil && !in.shared.Empty() {
 		in.attached, err = s.opts.Regions.Attach(req, &in.shared)
 		defer in.attached.Release()
 	}
@@ -110,8 +110,9 @@ func clientOf(ctx context.Context) uint64 {
 // decode converts a message that the codec has read to an [infer.Request], which is part
 // of r. Its inputs are views of the message and of the memory of its raw contents.
 func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
-	r.asked = infer.Request{Model: r.GetModelName(), Version: r.GetModelVersion(), ID: r.GetId(), Inputs: r.room.tensors[:0], Memory: r.memory}
 	req := &r.asked
+	*req = infer.Request{}
+	req.Model, req.Version, req.ID, req.Inputs, req.Memory = r.ModelName, r.ModelVersion, r.Id, r.room.tensors[:0], r.memory
 	if err := checkVersion(req.Version); err != nil {
 		return nil, err
 	}
@@ -133,6 +134,9 @@ func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
 const emptyFinal = "triton_enable_empty_final_response"
 
 func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) error {
+	if len(parameters) == 0 {
+		return nil // most have none
+	}
 	for name, p := range parameters {
 		err := kserve.SetParameter(req, name, func(kind kserve.ParameterKind) (any, error) { return parameterValue(kind, name, p) })
 		if err != nil {

@@ -180,6 +180,11 @@ func (s *service) panicError(method string, cause any) error {
 func checkNames(req any) error {
 	var name string
 	switch req := req.(type) {
+	case *request: // without the assertions below
+		if req.ModelName == "" {
+			return nil
+		}
+		return kserve.CheckName(req.ModelName)
 	case *kservepb.SystemSharedMemoryStatusRequest, *kservepb.SystemSharedMemoryRegisterRequest, *kservepb.SystemSharedMemoryUnregisterRequest,
 		*kservepb.CudaSharedMemoryStatusRequest, *kservepb.CudaSharedMemoryRegisterRequest, *kservepb.CudaSharedMemoryUnregisterRequest:
 		return nil // these are names of regions

@@ -23,6 +23,7 @@ import (
 type request struct {
 	kservepb.ModelInferRequest
 
+	filled bool         // a message was decoded into it
 	memory *buf.Buf     // one reference, owned by the receiver of the message; nil if it has none
 	err    error        // of decoding the message
 	waiter infer.Waiter // of a request of a stream; else nil
@@ -56,7 +57,8 @@ type request struct {
 // read decodes data into an empty request, and charges all for the memory that it takes.
 // data stays the caller's.
 func (r *request) read(data mem.BufferSlice, limits *kserve.Limits, all *budget.Budget) {
-	rd := reader{wire: newWire(data), tally: tally{limits: limits}, message: r, budget: all, size: data.Len()}
+	size := data.Len()
+	rd := reader{wire: newWire(data, size), tally: tally{limits: limits}, message: r, budget: all, size: size}
 	r.err = rd.request()
 	if r.err == nil {
 		r.err = rd.charge()
@@ -68,13 +70,11 @@ func (r *request) read(data mem.BufferSlice, limits *kserve.Limits, all *budget.
 		r.fail()
 		return
 	}
-	// grpc frees the buffers of which there are no views.
-	free := int64(data.Len())
-	for _, p := range r.pieces {
-		free -= int64(p.Len())
-	}
-	if len(r.copies) > 0 {
-		r.charge.Shrink(free)
+	if len(r.copies) > 0 { // grpc frees the buffers of which there are no views
+		for _, p := range r.pieces {
+			size -= p.Len()
+		}
+		r.charge.Shrink(int64(size))
 	}
 }
 
@@ -90,7 +90,7 @@ func (r *request) fail() {
 	if len(model)+len(id) > maxUnread {
 		model, id = "", ""
 	}
-	*r = request{ModelInferRequest: kservepb.ModelInferRequest{ModelName: model, Id: id}, err: r.err}
+	*r = request{ModelInferRequest: kservepb.ModelInferRequest{ModelName: model, Id: id}, err: r.err, filled: true}
 }
 
 // addInput adds an empty input.
@@ -295,14 +295,7 @@ func (r *reader) input(message []byte) error {
 	if err := r.tally.input(); err != nil {
 		return err
 	}
-	before := r.tally.decoded
-	room, err := r.tally.contents(message)
-	if err == nil && r.tally.decoded > before {
-		err = r.grow(int(r.tally.decoded - before))
-	}
-	if err != nil {
-		return err
-	}
+	var room elements
 	in := r.message.addInput()
 	return fields(message, func(f field) (err error) {
 		switch {
@@ -317,12 +310,25 @@ func (r *reader) input(message []byte) error {
 			err = r.parameter(&in.Parameters, f.value)
 		case f.number == 5:
 			if in.Contents == nil {
+				if room, err = r.reserve(message); err != nil {
+					return err
+				}
 				in.Contents = &kservepb.InferTensorContents{}
 			}
 			err = r.contents(in.Contents, f.value, &room)
 		}
 		return err
 	})
+}
+
+// reserve counts and charges the typed contents of an input, before the first of them is decoded.
+func (r *reader) reserve(input []byte) (elements, error) {
+	before := r.tally.decoded
+	room, err := r.tally.contents(input)
+	if err == nil && r.tally.decoded > before {
+		err = r.grow(int(r.tally.decoded - before))
+	}
+	return room, err
 }
 
 func (r *reader) shape(shape []int64, f field) ([]int64, error) {

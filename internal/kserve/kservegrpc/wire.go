@@ -22,11 +22,19 @@ type wire struct {
 	border [2 * binary.MaxVarintLen64]byte // a tag and a length that span two buffers
 }
 
-func newWire(message mem.BufferSlice) wire { return wire{left: message.Len(), pieces: message} }
+func newWire(message mem.BufferSlice, size int) wire { return wire{left: size, pieces: message} }
 
 // current returns the unread part of the current buffer. It is empty only at the end of
 // the message.
 func (w *wire) current() []byte {
+	if len(w.rest) > 0 {
+		return w.rest
+	}
+	return w.advance()
+}
+
+// advance goes on with the next buffer, if there is one and the current one was read.
+func (w *wire) advance() []byte {
 	for len(w.rest) == 0 && len(w.pieces) > 0 {
 		w.piece, w.pieces = w.pieces[0], w.pieces[1:]
 		w.rest, w.held = w.piece.ReadOnlyData(), false
@@ -52,6 +60,14 @@ func (w *wire) peek() []byte {
 
 func (w *wire) pass(n int) {
 	w.left -= n
+	if n <= len(w.rest) {
+		w.rest = w.rest[n:]
+		return
+	}
+	w.passBuffers(n)
+}
+
+func (w *wire) passBuffers(n int) {
 	for n > 0 {
 		passed := min(n, len(w.current()))
 		w.rest = w.rest[passed:]
@@ -90,6 +106,13 @@ const (
 
 // consumeTag is like protowire's, which accepts field numbers that are too large.
 func consumeTag(b []byte) (number protowire.Number, kind protowire.Type, n int) {
+	if len(b) > 0 && b[0]-8 < 0x78 { // one byte, and not number 0
+		return protowire.Number(b[0] >> 3), protowire.Type(b[0] & 7), 1
+	}
+	return consumeLongTag(b)
+}
+
+func consumeLongTag(b []byte) (number protowire.Number, kind protowire.Type, n int) {
 	number, kind, n = protowire.ConsumeTag(b)
 	if number > protowire.MaxValidNumber {
 		n = badNumber
