@@ -556,7 +556,7 @@ const reservedMemory = 64 << 20
 func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
 	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit, p.backend.Exists)
-	meter := &http2meter.Meter{Budget: requests}
+	meter := &http2meter.Meter{Budget: requests, Log: log}
 	logging := loggingOf(log)
 	if logging != nil && !opts.allowLogging {
 		logging = kserve.ReadOnly(logging)

@@ -1,13 +1,17 @@
 package http2meter
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // A conn is a metered connection. grpc reads it in one goroutine and writes it in another.
@@ -46,7 +50,12 @@ type conn struct {
 }
 
 // Read implements [net.Conn].
-func (c *conn) Read(p []byte) (int, error) {
+func (c *conn) Read(p []byte) (n int, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			n, err = 0, c.recovered("reader of gRPC frames", cause)
+		}
+	}()
 	for {
 		c.takeResets()
 		if len(c.resets) > 0 {
@@ -96,9 +105,8 @@ func (c *conn) readHeld(held *[]byte, p []byte) int {
 // for each frame: a request has several in one read.
 func (c *conn) scanInbound(p []byte) int {
 	c.mu.Lock()
-	n := c.in.scan(p, (*inbound)(c))
-	c.mu.Unlock()
-	return n
+	defer c.mu.Unlock()
+	return c.in.scan(p, (*inbound)(c))
 }
 
 // takeResets takes the frames for grpc, if the next byte that it reads begins a frame.
@@ -115,19 +123,36 @@ func (c *conn) takeResets() {
 }
 
 // Write implements [net.Conn].
-func (c *conn) Write(p []byte) (int, error) {
+func (c *conn) Write(p []byte) (n int, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = c.recovered("writer of gRPC frames", cause)
+		}
+	}()
 	c.writing.Lock()
+	defer c.writing.Unlock()
 	c.timeWrite(len(p))
-	n, err := c.Conn.Write(p)
-	c.mu.Lock() // once, and not for each frame
-	c.out.scan(p[:n], (*outbound)(c))
-	resets := len(c.toClient) > 0
-	c.mu.Unlock()
-	if resets && err == nil {
+	n, err = c.Conn.Write(p)
+	if c.scanOutbound(p[:n]) && err == nil {
 		err = c.sendResets()
 	}
-	c.writing.Unlock()
 	return n, err
+}
+
+// scanOutbound scans what grpc has written, and reports whether there are resets to send. It takes
+// the lock once, as scanInbound does.
+func (c *conn) scanOutbound(p []byte) (resets bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out.scan(p, (*outbound)(c))
+	return len(c.toClient) > 0
+}
+
+// recovered reports a panic in a goroutine of grpc, which would not recover from it, and closes the
+// connection: after an error of Write, grpc waits until reading fails, too.
+func (c *conn) recovered(where string, cause any) error {
+	panics.Report(cmp.Or(c.meter.Log, slog.Default()), where, cause)
+	return errors.Join(fmt.Errorf("panic in the %s", where), c.Conn.Close())
 }
 
 // timeWrite gives a client that reads little, although its windows allow more, the time of a stall
@@ -190,6 +215,7 @@ func (c *inbound) payload(f *frame, part []byte) {
 // data counts a part of a DATA frame, without its padding. The scanner has all of f but what
 // is in part and after.
 func (c *inbound) data(f *frame, part []byte) {
+	panics.Point("grpc read")
 	left := c.in.left // with part
 	if left == f.size {
 		c.pad = 0
@@ -382,6 +408,7 @@ func (c *outbound) setServerWindow(size int64) {
 func (c *outbound) end(f *frame) (stop bool) {
 	switch f.kind {
 	case frameData:
+		panics.Point("grpc write")
 		c.window -= int64(f.size)
 		if s := c.streams[f.stream]; s != nil {
 			s.window -= int64(f.size)

@@ -11,6 +11,7 @@
 package http2meter
 
 import (
+	"log/slog"
 	"math"
 	"net"
 	"sync"
@@ -31,6 +32,8 @@ type Meter struct {
 	// the server does not let the client send does not count. In the same time after its first
 	// message, a client must end its call, unless the server has sent a header.
 	Stall time.Duration
+
+	Log *slog.Logger // for panics; nil means the default one
 
 	overBudget, stalled, refused atomic.Uint64
 

@@ -12,10 +12,10 @@ import (
 type stream struct {
 	// The message that the client sends. gRPC precedes each with a flag and its length.
 	prefix   [5]byte // what has arrived of a prefix that came in parts
-	have     int    // bytes of the prefix that were received
-	left     uint32 // bytes of the message that were not received; valid with a whole prefix
-	received int64  // bytes of this message and those before
-	allowed  int64  // bytes that the server allows the client to send
+	have     int     // bytes of the prefix that were received
+	left     uint32  // bytes of the message that were not received; valid with a whole prefix
+	received int64   // bytes of this message and those before
+	allowed  int64   // bytes that the server allows the client to send
 	charge   budget.Charge
 	reading  progress
 	ending   progress // towards the end of the call

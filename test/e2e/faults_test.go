@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -143,6 +144,8 @@ class TritonPythonModel:
 		{"grpc unmarshal", f.grpc},
 		{"grpc marshal", f.grpc},
 		{"grpc stream", f.stream},
+		{"grpc read", f.grpc},
+		{"grpc write", f.grpc},
 		{"local read", f.local},
 		{"load", func() error { return f.load("other") }},
 		{"python read", python},
@@ -170,6 +173,10 @@ func (f *faults) fault(t *testing.T, point string, n int, ask func() error) {
 	t.Helper()
 	f.inject(point)
 	err := ask()
+	if point == "grpc write" { // the answer has been sent before
+		servertest.Eventually(t, "the panic", func() bool { return f.panics() == n })
+		err = cmp.Or(err, errors.New("the connection was closed"))
+	}
 	if _, missing := os.Stat(f.file); missing == nil {
 		t.Errorf("%s: nothing got there; answered %v", point, err)
 		_ = os.Remove(f.file)
@@ -178,8 +185,8 @@ func (f *faults) fault(t *testing.T, point string, n int, ask func() error) {
 		t.Errorf("%s: the request that panicked was answered", point)
 	}
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if err = ask(); err == nil || !strings.HasPrefix(point, "python") || time.Since(began) > 20*time.Second {
-			break // a Python worker takes a while to start again
+		if err = ask(); err == nil || !strings.HasPrefix(point, "python") && point != "grpc write" || time.Since(began) > 20*time.Second {
+			break // a Python worker takes a while to start again, and a client to notice that its connection is closed
 		}
 	}
 	if err != nil {

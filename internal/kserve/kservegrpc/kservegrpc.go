@@ -117,7 +117,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	opts.Name = cmp.Or(opts.Name, kserve.ServerName)
 	registerCompressors()
 	if opts.Meter == nil {
-		opts.Meter = &http2meter.Meter{Budget: opts.Budget}
+		opts.Meter = &http2meter.Meter{Budget: opts.Budget, Log: opts.Log}
 	}
 	decompressions.Store(opts.Budget)
 	s := &service{backend: backend, catalog: catalog, control: control, opts: opts}
