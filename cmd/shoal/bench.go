@@ -586,8 +586,7 @@ func writeQuick(out io.Writer, report *bench.Report, forReport bool) error {
 		}
 		return "1 client"
 	}
-	var sides []string
-	more := ""
+	var sides, more []string
 	for i := range report.Levels {
 		l := &report.Levels[i]
 		parts := []string{fmt.Sprintf("%.0f req/s with %s", rate(l), clients(l))}
@@ -598,10 +597,10 @@ func writeQuick(out io.Writer, report *bench.Report, forReport bool) error {
 		}
 		sides = append(sides, strings.Join(parts, ", "))
 		if l.Interrupted {
-			more += fmt.Sprintf(" Interrupted: the figures of %s are of %s.", clients(l), shortDuration(l.Client.Took))
+			more = append(more, fmt.Sprintf("Interrupted: the figures of %s are of %s.", clients(l), shortDuration(l.Client.Took)))
 		}
 		if n := l.Client.Failed; n > 0 {
-			more += fmt.Sprintf(" %d of %d requests of %s failed, the first with: %s", n, n+l.Client.Requests, clients(l), printable(l.Client.Error))
+			more = append(more, fmt.Sprintf("%d of %d requests of %s failed, the first with: %s", n, n+l.Client.Requests, clients(l), printable(l.Client.Error)))
 		}
 	}
 	sentence := report.Model + ": " + strings.Join(sides, "; ")
@@ -613,7 +612,8 @@ func writeQuick(out io.Writer, report *bench.Report, forReport bool) error {
 			sentence += fmt.Sprintf(": %.1f times the throughput", rate(many)/rate(one))
 		}
 	}
-	_, err := io.WriteString(out, strings.Join(console.Wrap("", sentence+"."+more, console.Width(out), 0), "\n")+"\n")
+	all := strings.Join(append([]string{sentence + "."}, more...), " ")
+	_, err := io.WriteString(out, strings.Join(console.Wrap("", all, console.Width(out), 0), "\n")+"\n")
 	return err
 }
 

@@ -351,9 +351,10 @@ func TestNoWindowIsShorterThanTheInterval(t *testing.T) {
 // Answers while the statistics of another model are read belong to the next window.
 func TestWindowsOfAllModelsEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first, second := &fake{began: time.Now(), answer: always(10 * time.Millisecond)}, &fake{began: time.Now(), answer: always(10 * time.Millisecond)}
+		first := &late{fake: fake{began: time.Now(), answer: always(10 * time.Millisecond)}}
+		second := &fake{began: time.Now(), answer: always(10 * time.Millisecond)}
 		b := Bench{Interval: interval, MaxTrials: 1, Targets: []Target{
-			{Model: "first", Caller: &late{fake: *first}, Rows: []int{1}}, {Model: "second", Caller: second, Rows: []int{1}},
+			{Model: "first", Caller: first, Rows: []int{1}}, {Model: "second", Caller: second, Rows: []int{1}},
 		}}
 		levels, err := runTargets(t.Context(), b, Load{Concurrency: 1})
 		if err != nil || len(levels) != 2 {
