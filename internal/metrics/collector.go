@@ -39,7 +39,7 @@ var versionMetrics = []struct {
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Success.Count) },
 	},
 	{
-		modelDesc("nv_inference_count", "Rows of the successful requests"),
+		modelDesc("nv_inference_count", "Rows of the successful requests that the model ran, which those of the response cache are not"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Rows) },
 	},
 	{

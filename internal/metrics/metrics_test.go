@@ -371,6 +371,20 @@ func labels(text, name string) (names []string) {
 	return slices.Compact(names)
 }
 
+func TestRowsAreThoseThatTheModelRan(t *testing.T) {
+	c := stats.New(8)
+	c.CacheHit(ms, 0)
+	got := scrape(t, &fake{figures: []server.Figures{{Model: "m", Version: 1, Stats: c.Snapshot(), Cached: true}}})
+	for _, want := range []string{
+		`nv_inference_request_success{model="m",version="1"} 1`, `nv_inference_count{model="m",version="1"} 0`,
+		"# HELP nv_inference_count Rows of the successful requests that the model ran, which those of the response cache are not\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+}
+
 func TestVersionsWithWorkersAreToldAsInTorchServe(t *testing.T) {
 	src := busy()
 	if got := scrape(t, src); strings.Contains(got, "ts_inference") || strings.Contains(got, "shoal_workers") {
