@@ -87,8 +87,12 @@ func (r levelRow) BatchSizes() string { return shares(r.Server.BatchSizes) }
 // Closed returns the share of each reason for closing a batch.
 func (r levelRow) Closed() string { return shares(r.Server.Closed) }
 
-// RowsPerBatch returns the mean batch size.
+// RowsPerBatch returns the mean batch size. Rows of the successful requests do not say it of batches
+// that failed, but not all servers report sizes.
 func (r levelRow) RowsPerBatch() string {
+	if len(r.Server.BatchSizes) > 0 {
+		return threeDigits(r.Server.BatchRows())
+	}
 	return threeDigits(float64(r.Server.Inferences) / float64(max(1, r.Server.Executions)))
 }
 

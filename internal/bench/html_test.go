@@ -65,9 +65,15 @@ func TestAReportAsAPage(t *testing.T) {
 		"the server reports no statistics: gone", `<td class="left long">2: 25 %, 4: 75 %</td><td class="left long">&lt;idle&gt;: 25 %, full: 75 %</td>`,
 		"<dd class=\"value\">400 infer/s</dd>", "at concurrency 4",
 		`<th scope="row">Concurrency: 8, repeat 2</th><td>200.0</td><td>100</td><td class="bad">25</td>`,
-		"<title>queue: 5.00 ms</title>", "<title>network and client: 4.00 ms</title>", "<td>100</td><td>3.00</td>",
+		"<title>queue: 5.00 ms</title>", "<title>network and client: 4.00 ms</title>", "<td>100</td><td>3.50</td>",
 		"<title>second 1: 40 requests, 25 failed, p50 5.00 ms, p99 9.00 ms, longest 10.0 ms</title>", "<title>second 2: 0 requests</title>",
 	)
+	var plain strings.Builder
+	if err := l.WriteText(&plain); err != nil || !strings.Contains(plain.String(), "Batch sizes: 3.50 rows on average") {
+		t.Errorf("the text differs from the page: %s", &plain)
+	}
+	l.Server.BatchSizes = nil
+	has(t, page(t, r.WriteHTML), "<td>100</td><td>3.00</td>")
 	if strings.Contains(text, "second 4") {
 		t.Error("the second that the end cut off is shown")
 	}
