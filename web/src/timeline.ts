@@ -3,7 +3,7 @@
 // other, and the sign at the left edge of their run says why the batch closed.
 
 import { h, text } from './dom.ts'
-import { ms } from './format.ts'
+import { clock, ms } from './format.ts'
 import { reason, sign } from './reasons.ts'
 import type { Batch, Store } from './stream.ts'
 
@@ -315,7 +315,7 @@ export class Timeline {
         h(
           'tr',
           { 'data-taken': b.taken, 'data-run': b.run, 'data-end': b.end, 'data-why': b.why, 'data-waits': b.requests.map(r => r[0]).join(' ') },
-          h('td', {}, new Date(b.taken / 1000).toISOString().slice(11, 23)),
+          h('td', {}, clock(b.taken / 1000) + '.' + String(Math.floor(b.taken / 1000) % 1000).padStart(3, '0')),
           h('td', {}, String(b.i)),
           h('td', {}, String(b.requests.length)),
           h('td', {}, String(b.rows)),
