@@ -56,7 +56,7 @@ export class ModelView {
   draw(): void {
     const r = this.store.recent(this.key)
     if (!r) {
-      if (this.store.summary) text(this.reason, 'The server has no such model.')
+      if (this.store.summary) this.drawNone()
       return
     }
     text(this.state, state(r))
@@ -76,6 +76,17 @@ export class ModelView {
       this.explained = performance.now()
       void this.explain()
     }
+  }
+
+  // drawNone shows that the server does not have the model, or not any more.
+  private drawNone(): void {
+    text(this.reason, 'The server has no such model.')
+    text(this.state, '')
+    attribute(this.state, 'data-state', '')
+    this.tiles.replaceChildren()
+    this.values.clear()
+    for (const c of this.charts) c.draw(this.store, this.key)
+    for (const b of [this.sizes, this.closed, this.failed]) b.draw([])
   }
 
   destroy(): void {
