@@ -219,6 +219,7 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 	} {
 		errs = append(errs, exclusive(given, names...))
 	}
+	errs = append(errs, oneToStdout([2]string{"-f", o.csv}, [2]string{"--json", o.json}, [2]string{"--html", o.html}))
 	if err := errors.Join(errs...); err != nil {
 		return w, err
 	}

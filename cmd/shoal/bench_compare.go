@@ -31,6 +31,9 @@ repeats, measured in turn: base, new, base, new.`,
   shoal bench compare base-*.json new-*.json --fail-if-worse`,
 		Args: arguments(1, -1, `name the files to compare, as in "shoal bench compare base.json new.json"`),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneToStdout([2]string{"--json", json}, [2]string{"--html", html}); err != nil {
+				return misuse{err}
+			}
 			sides, err := readSides(args)
 			if err != nil {
 				return misuse{err}

@@ -90,6 +90,8 @@ func TestBenchSaysWhatIsWrong(t *testing.T) {
 		{"-m a --quick --request-count 9", "--quick cannot be combined with --request-count", 2},
 		{"-m a --quick --max-trials 3", "--quick cannot be combined with --max-trials", 2},
 		{"-m a,b --quick", "--quick measures one model", 2},
+		{"-m a --json - -f -", "-f and --json cannot both write to stdout; name a file for one of them", 2},
+		{"-m a --json - --html -", "--json and --html cannot both write to stdout", 2},
 		{"-m a --concurrency-range 1 --request-rate-range 1", "--concurrency-range cannot be combined with --request-rate-range", 2},
 		{"-m a -u 127.0.0.1:1", `no server answers at 127.0.0.1:1; start one with "shoal serve", or name its address with -u`, 1},
 		{"-m a -u 127.0.0.1:1 -i grpc", `no server answers at 127.0.0.1:1; start one with "shoal serve", or name its address with -u`, 1},

@@ -37,6 +37,9 @@ latencies and moves of models; with --nodes auto it finds the smallest cell that
   shoal simulate examples/scenarios/cell.yaml --nodes auto`,
 		Args: arguments(1, 1, `name a scenario, as in "shoal simulate examples/scenarios/a-to-e.yaml"; docs/reference/simulate.md describes the format`),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneToStdout([2]string{"--svg", svg}, [2]string{"--json", json}); err != nil {
+				return misuse{err}
+			}
 			if width == 0 {
 				width = console.Width(cmd.OutOrStdout())
 			}
@@ -77,6 +80,22 @@ latencies and moves of models; with --nodes auto it finds the smallest cell that
 	flags.StringVar(&nodes, "nodes", "", "`number` of nodes of a cell instead of the file's; auto finds the smallest that suffices while a zone is lost")
 	flags.IntVar(&width, "width", 0, "`columns` of the text; 0 means the width of the terminal")
 	return cmd
+}
+
+// oneToStdout returns an error if more than one of the given flags, with the file of each, writes to
+// stdout: nothing could read one report behind another.
+func oneToStdout(flags ...[2]string) error {
+	first := ""
+	for _, flag := range flags {
+		switch name, file := flag[0], flag[1]; {
+		case file != "-":
+		case first != "":
+			return fmt.Errorf("%s and %s cannot both write to stdout; name a file for one of them", first, name)
+		default:
+			first = name
+		}
+	}
+	return nil
 }
 
 // writeReport writes a report as a picture and as JSON, if those are asked for, and as text

@@ -74,6 +74,7 @@ func TestSimulateSaysWhatIsWrong(t *testing.T) {
 		{[]string{"no-such.yaml"}, "no-such.yaml: no such file"},
 		{[]string{aToE, "--setting", "none"}, `no setting "none"; it has "one at a time"`},
 		{[]string{aToE, "--svg", "no/such/folder/a.svg"}, "no/such/folder/a.svg"},
+		{[]string{aToE, "--svg", "-", "--json", "-"}, "--svg and --json cannot both write to stdout; name a file for one of them"},
 		{nil, "name a scenario"},
 	} {
 		if _, err := simulateCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
