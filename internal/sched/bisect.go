@@ -53,7 +53,7 @@ func (b *bisection) runPart(calls []*call, err error) {
 	case len(calls) == 0:
 		return
 	case b.runsLeft == 0:
-		b.w.fail(calls, err)
+		setError(calls, err) // of a run with others, for which no client is blamed
 		return
 	}
 	b.runsLeft--

@@ -311,6 +311,38 @@ func TestAClientIsNotBlamedForABatchWithOthers(t *testing.T) {
 	})
 }
 
+// Of eight requests every other one is bad. The last two are not run by themselves: the runs that a
+// batch may use are used up by then, so that the good one fails, too.
+func TestAClientIsNotBlamedForARequestThatDidNotRunAlone(t *testing.T) {
+	const client = 7
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(ms), Fails: poisoned}
+		b := start(t, eng, 1, Options{Bisect: true, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		for round := range maxFailures {
+			began := time.Duration(round) * 100 * ms
+			b.submit(began, request("z", 8), began+ms)
+			for i := range 8 {
+				at, end := began+time.Duration(1+i)*ms/10, began+ms+(1+4*3)*ms
+				switch i {
+				case 0, 2, 4, 6:
+					b.submit(at, request("bad", 1), end, infer.Internal)
+				case 7:
+					req := request("good", 1)
+					req.Client = client
+					b.submit(at, req, end, infer.Internal)
+				default:
+					b.submit(at, request("good", 1), end)
+				}
+			}
+		}
+		b.calls.Wait()
+		if _, isolated := b.quarantine.isolate(client, time.Since(b.epoch)); isolated {
+			t.Error("a client is isolated, none of whose requests has failed by itself")
+		}
+		b.finish()
+	})
+}
+
 func TestAClientIsNotBlamedForWhatNoRequestCauses(t *testing.T) {
 	for _, cause := range []error{engine.ErrDied, engine.ErrExhausted, context.Canceled} {
 		synctest.Test(t, func(t *testing.T) {

@@ -353,14 +353,18 @@ func (w *worker) distribute(calls []*call, rows int) error {
 	return err
 }
 
-// fail sets err as the outcome of calls. An error of a single call is recorded against
-// its client, unless no request can cause such an error.
+// fail sets err as the outcome of calls that have run together. An error of a single call is
+// recorded against its client, unless no request can cause such an error.
 func (w *worker) fail(calls []*call, err error) {
-	for _, c := range calls {
-		c.err = err
-	}
+	setError(calls, err)
 	if len(calls) == 1 && w.s.combines && requestMayBeCause(err) {
 		w.s.quarantine.recordFailure(calls[0].req.Client, time.Since(w.s.epoch))
+	}
+}
+
+func setError(calls []*call, err error) {
+	for _, c := range calls {
+		c.err = err
 	}
 }
 
