@@ -68,6 +68,9 @@ func (it *Item) Arrived() Time { return it.arrived }
 // Queued reports whether the item is queued, and not behind other requests of its sequence.
 func (it *Item) Queued() bool { return it.state == waiting }
 
+// Waits reports whether the item is queued, or behind other requests of its sequence.
+func (it *Item) Waits() bool { return it.state == waiting || it.state == pending }
+
 // Running reports whether the item is in a running batch and not answered yet.
 func (it *Item) Running() bool { return it.state == inBatch }
 

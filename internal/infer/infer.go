@@ -72,7 +72,7 @@ type Request struct {
 	Waiter Waiter
 
 	// Queued, if not nil, is called once the request has its place in the order of requests. It may
-	// not be called if the request fails before.
+	// not be called if the request fails before. It must not wait: a lock may be held.
 	Queued func()
 
 	// Deadline is that of the context with which the request was submitted; zero means none. The

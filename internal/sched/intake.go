@@ -60,6 +60,9 @@ func (s *Scheduler) admitLocked(own *call, out *batching.Actions) {
 		c.taken, c.sender = false, nil
 		c.times.Queued = s.at(now)
 		s.stepLocked(now, batching.Event{Kind: batching.Arrive, Item: &c.item}, out)
+		if c.req.Queued != nil && !s.opts.PassesOrderOn && c.item.Waits() {
+			c.req.Queued() // not for one that is refused: a new version may run it, and has to get it before later ones
+		}
 		if c == own { // other callers may wait already, and would not copy their rows
 			s.reserveLocked(c)
 		}

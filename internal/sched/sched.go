@@ -201,9 +201,6 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 		c.item.TransportDelay = s.delay.expected()
 	}
 	s.intake.push(c)
-	if req.Queued != nil && !s.opts.PassesOrderOn {
-		req.Queued()
-	}
 	s.admit(c, &c.out)
 	s.carryOut(&c.out)
 	c.copyToStage()

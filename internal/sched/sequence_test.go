@@ -529,3 +529,31 @@ func TestARequestOfWhichABatchWouldBeTooLargeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// The next request of a sequence follows when this one has its place. One that the model refuses
+// because it is replaced is sent to the new version, and must be there before the next.
+func TestARequestThatIsRefusedHasNoPlaceInTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "direct { }")
+		submit := func(flags uint32) (called int, err error) {
+			req := &infer.Request{
+				Correlation: 7, Flags: flags, Rows: 1, Queued: func() { called++ },
+				Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int32, Shape: []int64{1, 1}, Data: make([]byte, 4)}},
+			}
+			var resp infer.Response
+			if err = s.Submit(t.Context(), req, &resp); err == nil {
+				resp.Release()
+			}
+			return called, err
+		}
+		if called, err := submit(infer.SequenceStart); called != 1 || err != nil {
+			t.Errorf("called %d times for a request that is queued: %v", called, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if called, err := submit(infer.SequenceStart); called != 0 || !errors.Is(err, ErrClosed) {
+			t.Errorf("called %d times for a request that is refused: %v", called, err)
+		}
+	})
+}
