@@ -9,7 +9,7 @@ func (c *Core) arrive(it *Item) {
 	var displaced *Item
 	it.endsAt = level.ends(it, c.now)
 	switch {
-	case c.closing:
+	case c.closed:
 		c.reject(it, Closed)
 		return
 	case it.Rows < 1, c.cfg.MaxRows > 0 && it.Rows > c.cfg.MaxRows:

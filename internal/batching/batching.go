@@ -100,6 +100,7 @@ const (
 	Broken                  // Instance is down and cannot be started: requests do not wait for it until it is Up
 	Turn                    // the device granted a turn
 	Close                   // no more requests will arrive, so batches are not held any longer
+	Flush                   // batches are not held any longer: only requests behind those that wait will arrive
 )
 
 // An Event reports one thing that happened to a [Core].

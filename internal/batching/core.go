@@ -47,7 +47,8 @@ type Core struct {
 
 	turns         int  // turns granted by the device and not used yet
 	turnRequested bool // a requested turn was not granted yet
-	closing       bool
+	closing       bool // batches are not held any longer
+	closed        bool // no more requests are accepted
 
 	nextDecision Time // when to ask the policy again
 
@@ -113,8 +114,10 @@ func (c *Core) Step(now Time, ev Event, out *Actions) {
 	case Turn:
 		c.turns++
 		c.turnRequested = false
-	case Close:
+	case Flush:
 		c.closing = true
+	case Close:
+		c.closing, c.closed = true, true
 	}
 	c.dispatch()
 	out.Wake = min(c.alarms.next(), c.nextDecision)

@@ -414,7 +414,7 @@ func (g *game) happened(ev batching.Event) {
 	case batching.Turn:
 		g.asked = false
 		g.turns++
-	case batching.Wake, batching.Arrive, batching.Cancel, batching.Broken, batching.Close:
+	case batching.Wake, batching.Arrive, batching.Cancel, batching.Broken, batching.Close, batching.Flush:
 	}
 }
 

@@ -171,10 +171,11 @@ func (s *Sequences) Step(now Time, ev Event, out *Actions) {
 		for s.idle.first != nil {
 			s.end(s.idle.first)
 		}
-	case Wake, Take, Turn:
+		s.stepCore(Event{Kind: Flush}) // requests that are pending cannot join those before them
+	case Wake, Take, Turn, Flush:
 		s.stepCore(ev)
 	}
-	if s.closing && !s.core.closing && s.pending.Requests == 0 && (!s.cfg.Iterative || len(s.live) == 0) {
+	if s.closing && !s.core.closed && s.pending.Requests == 0 && (!s.cfg.Iterative || len(s.live) == 0) {
 		s.stepCore(Event{Kind: Close}) // not before, because the core still has to accept the pending ones, and those that run again
 	}
 	out.Wake = min(s.inner.Wake, s.alarms.next(), s.nextIdle())

@@ -225,7 +225,7 @@ func (g *sequenceGame) step(ev batching.Event) error {
 		g.instances[ev.Instance-1].state, g.instances[ev.Instance-1].batch = awake, nil
 	case batching.Down:
 		g.instances[ev.Instance-1].leaving = true
-	case batching.Wake, batching.Arrive, batching.Cancel, batching.Broken, batching.Turn, batching.Close:
+	case batching.Wake, batching.Arrive, batching.Cancel, batching.Broken, batching.Turn, batching.Close, batching.Flush:
 	}
 	for _, a := range g.out.List {
 		switch a.Kind {
@@ -254,7 +254,7 @@ func (g *sequenceGame) count(ev batching.Event) {
 		g.played.requests++
 	case batching.Down:
 		g.played.downs++
-	case batching.Up, batching.Take, batching.Done, batching.Wake, batching.Cancel, batching.Broken, batching.Turn, batching.Close:
+	case batching.Up, batching.Take, batching.Done, batching.Wake, batching.Cancel, batching.Broken, batching.Turn, batching.Close, batching.Flush:
 	}
 	if ev.Kind == batching.Done {
 		for _, it := range g.instances[ev.Instance-1].batch {

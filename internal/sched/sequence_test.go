@@ -557,3 +557,27 @@ func TestARequestThatIsRefusedHasNoPlaceInTheOrder(t *testing.T) {
 		}
 	})
 }
+
+func TestASequenceIsNotHeldForOthersWhenTheModelCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "oldest { max_candidate_sequences: 8 max_queue_delay_microseconds: 5000000 }")
+		began := time.Now()
+		var clients sync.WaitGroup
+		for i := range 3 {
+			clients.Go(func() {
+				time.Sleep(time.Duration(i) * ms)
+				if _, err := add(t.Context(), s, 1, 1, []uint32{infer.SequenceStart, 0, infer.SequenceEnd}[i]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(5 * ms)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		clients.Wait()
+		if took := time.Since(began); took != 8*ms { // a millisecond for each
+			t.Errorf("closed after %v, want 8 ms: nothing else can share their batches", took)
+		}
+	})
+}

@@ -34,8 +34,9 @@ type Referee struct {
 	races   map[rivals]race // what tenants got while both wait
 	bound   bool            // some request was bound to an instance
 
-	paddedUntil uint64 // predictions assume padding until this batch
-	closing     bool
+	paddedUntil uint64        // predictions assume padding until this batch
+	closing     bool          // batches are not held any longer
+	closed      bool          // no more requests are accepted
 	lastEnd     batching.Time // when the last batch ended
 
 	turns          int // turns granted and not used yet
@@ -245,8 +246,10 @@ func (r *Referee) happens() (breach string) {
 		r.asked = false
 		r.turns++
 		r.granted++
-	case batching.Close:
+	case batching.Flush:
 		r.closing = true
+	case batching.Close:
+		r.closing, r.closed = true, true
 	}
 	return ""
 }
@@ -292,7 +295,7 @@ func (r *Referee) arrive(it *batching.Item) {
 
 func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdict {
 	list := r.refusals[:0]
-	if r.closing {
+	if r.closed {
 		list = append(list, batching.Closed)
 	}
 	if q.item.Rows < 1 || r.cfg.MaxRows > 0 && q.item.Rows > r.cfg.MaxRows {

@@ -173,7 +173,7 @@ func (r *SequenceReferee) happens() (breach string) {
 		for _, q := range slices.Clone(r.all) {
 			r.settle(q)
 		}
-	case batching.Wake, batching.Cancel, batching.Take, batching.Turn:
+	case batching.Wake, batching.Cancel, batching.Take, batching.Turn, batching.Flush:
 	}
 	return ""
 }
