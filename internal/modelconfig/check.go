@@ -37,7 +37,7 @@ func (c *Config) check(req *infer.Request) error {
 		return err
 	}
 	for _, name := range req.Outputs { // duplicates are allowed
-		if !slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == name }) {
+		if !c.hasOutput(name) {
 			return infer.Errorf(infer.Invalid, "unexpected inference output '%s' for model '%s'", name, c.Name)
 		}
 	}
@@ -77,6 +77,15 @@ func (c *Config) check(req *infer.Request) error {
 	c.reshapeInputs(req)
 	req.Rows, req.Shape, req.PadGroup, req.Elements = rows, uint64(shape), group.id(), elements
 	return nil
+}
+
+func (c *Config) hasOutput(name string) bool {
+	for i := range c.Outputs {
+		if c.Outputs[i].Name == name {
+			return true
+		}
+	}
+	return false
 }
 
 // arrange sorts the inputs of req in the order of the configuration. All of them are

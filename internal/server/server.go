@@ -358,6 +358,9 @@ func buildResponse(v *servable.Version, req *infer.Request, resp *infer.Response
 			return err
 		}
 	}
+	if areAll(resp.Outputs, req.Outputs) {
+		return nil
+	}
 	resp.Outputs = selectOutputs(resp.Outputs, req.Outputs)
 	for _, name := range req.Outputs {
 		if !slices.ContainsFunc(resp.Outputs, func(t tensor.Tensor) bool { return t.Name == name }) {
@@ -368,11 +371,25 @@ func buildResponse(v *servable.Version, req *infer.Request, resp *infer.Response
 	return nil
 }
 
+// areAll reports whether a client asked for all outputs of the model: with no name, or with each, in the
+// model's order. Most do.
+func areAll(outputs []tensor.Tensor, names []string) bool {
+	if len(names) == 0 {
+		return true
+	}
+	if len(names) != len(outputs) {
+		return false
+	}
+	for i := range outputs {
+		if outputs[i].Name != names[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // selectOutputs removes the outputs that the client did not ask for, in place.
 func selectOutputs(outputs []tensor.Tensor, names []string) []tensor.Tensor {
-	if len(names) == 0 {
-		return outputs
-	}
 	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 

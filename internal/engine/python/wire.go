@@ -295,7 +295,7 @@ type reader struct {
 // views of outputs, each aligned to a cache line. opened says for which requests the model
 // sends responses separately; so it does for calls that are Streaming already.
 func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg *modelconfig.Config) error {
-	r := reader{memfd.Reader{B: table}, outputs}
+	r := reader{memfd.NewReader(table), outputs}
 	if n := r.U32(); r.Err == nil && int64(n) != int64(len(calls)) {
 		r.Fail("%d responses for %d requests", n, len(calls))
 	}
@@ -323,10 +323,7 @@ func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg 
 			r.parameters(&calls[i], parameters)
 		}
 	}
-	if r.Err == nil && r.At != len(table) {
-		r.Fail("a table of %d bytes of which %d are used", len(table), r.At)
-	}
-	return r.Err
+	return r.End()
 }
 
 func (r *reader) parameters(c *engine.Call, size uint32) {

@@ -290,7 +290,12 @@ func checkNames(req *infer.Request) error {
 
 func (c *connection) begin(number uint32, cancel context.CancelFunc) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	err := c.beginLocked(number, cancel)
+	c.mu.Unlock()
+	return err
+}
+
+func (c *connection) beginLocked(number uint32, cancel context.CancelFunc) error {
 	switch {
 	case c.running[number] != nil:
 		return fmt.Errorf("call %d again while it runs, expected another number", number)
@@ -325,8 +330,8 @@ func (c *connection) end(number uint32) {
 // finish counts a call no longer: its answer was sent.
 func (c *connection) finish() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.unfinished--
+	c.mu.Unlock()
 }
 
 // run runs a request, releases its memory, and sends the response. A panic fails only this
@@ -393,7 +398,7 @@ func (c *connection) answer(number uint32, resp *infer.Response, room []byte, of
 		fd, room, offset = passed, b, 0
 		f.flags, f.a = withMemory, uint64(size)
 	}
-	message := appendOutputs(f.append(make([]byte, 0, 512)), resp.Outputs, room, offset)
+	message := appendOutputs(f.append(make([]byte, 0, 256)), resp.Outputs, room, offset)
 	if len(message) > maxFrame {
 		memfd.CloseAll([]int{fd})
 		return infer.Errorf(infer.Unsupported, "the outputs take %d bytes to describe, and at most %d can be sent; request fewer outputs, or use HTTP", len(message), maxFrame)

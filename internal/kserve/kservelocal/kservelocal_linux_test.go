@@ -184,14 +184,14 @@ func identity(number uint32) ask {
 func outputs(t *testing.T, f frame) (all []tensor.Tensor, places []span) {
 	t.Helper()
 	limits := kserve.Limits{}.WithDefaults()
-	r := reader{memfd.Reader{B: f.rest}, &limits}
+	r := reader{memfd.NewReader(f.rest), &limits}
 	for range r.count(limits.CheckOutputs, 28) {
 		var x tensor.Tensor
 		var p span
 		r.input(&x, &p)
 		all, places = append(all, x), append(places, p)
 	}
-	if f.kind != kindAnswer || r.Err != nil || r.At != len(f.rest) {
+	if f.kind != kindAnswer || r.End() != nil {
 		t.Fatalf("answered with %+v %q: %v", f, f.rest, r.Err)
 	}
 	return all, places

@@ -141,8 +141,8 @@ func (r *reader) count(check func(int) error, least int) int {
 	if err := check(n); err != nil {
 		r.Fail("%w", err)
 	}
-	if n > (len(r.B)-r.At)/least {
-		r.Fail("%d entries in what is left of a table, %d bytes", n, len(r.B)-r.At)
+	if n > len(r.Rest)/least {
+		r.Fail("%d entries in what is left of a table, %d bytes", n, len(r.Rest))
 	}
 	if r.Err != nil {
 		return 0
@@ -152,13 +152,16 @@ func (r *reader) count(check func(int) error, least int) int {
 
 // readInference decodes the table of an INFER frame. It does not retain the frame.
 func readInference(f *frame, limits *kserve.Limits) (q inference, err error) {
-	r := reader{memfd.Reader{B: f.rest}, limits}
+	r := reader{memfd.NewReader(f.rest), limits}
 	if f.a > math.MaxUint32 {
 		r.Fail("an unknown memory number %d", f.a)
 	}
 	q.memory, q.room = uint32(f.a), span{f.b, f.c}
-	q.timeout = kserve.Microseconds(r.U64())
-	q.req = &infer.Request{Priority: r.U64(), Model: r.text(), Version: r.text()}
+	q.req = &infer.Request{}
+	if b := r.Next(16); b != nil {
+		q.timeout, q.req.Priority = kserve.Microseconds(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[8:])
+	}
+	q.req.Model, q.req.Version = r.text(), r.text()
 	const leastInput, leastOutput = 28, 4
 	if n := r.count(limits.CheckInputs, leastInput); n > 0 {
 		q.req.Inputs, q.spans = make([]tensor.Tensor, n), make([]span, n)
@@ -169,25 +172,26 @@ func readInference(f *frame, limits *kserve.Limits) (q inference, err error) {
 	for range r.count(limits.CheckOutputs, leastOutput) {
 		q.req.Outputs = append(q.req.Outputs, r.text())
 	}
-	if r.Err == nil && r.At != len(r.B) {
-		r.Fail("a table of %d bytes of which %d are used", len(r.B), r.At)
-	}
-	return q, r.Err
+	return q, r.End()
 }
 
 func (r *reader) input(x *tensor.Tensor, p *span) {
 	x.Name = r.text()
-	if code := r.U32(); code < uint32(tensor.Bool) || code > uint32(tensor.BF16) {
-		r.Fail("input %q with the unknown type number %d", x.Name, code)
-	} else {
+	if b := r.Next(20); b != nil {
+		code := binary.LittleEndian.Uint32(b)
+		if code < uint32(tensor.Bool) || code > uint32(tensor.BF16) {
+			r.Fail("input %q with the unknown type number %d", x.Name, code)
+		}
 		x.Type = tensor.Type(code)
+		p.offset, p.length = binary.LittleEndian.Uint64(b[4:]), binary.LittleEndian.Uint64(b[12:])
 	}
-	p.offset, p.length = r.U64(), r.U64()
-	if n := r.count(r.limits.CheckDims, 8); n > 0 {
-		x.Shape = make([]int64, n)
+	n := r.count(r.limits.CheckDims, 8)
+	if n == 0 {
+		return
 	}
-	for d := range x.Shape {
-		x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // a wrong size is rejected when the request is checked
+	x.Shape = make([]int64, n)
+	for d, dims := 0, r.Next(8*n); d < n; d++ {
+		x.Shape[d] = int64(min(binary.LittleEndian.Uint64(dims[8*d:]), math.MaxInt64)) // a wrong size is rejected when the request is checked
 	}
 }
 
