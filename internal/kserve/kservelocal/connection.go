@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,18 +20,22 @@ import (
 
 // A connection is one client. One goroutine at a time reads its frames. If the client
 // announces that it sends nothing else during a call, that goroutine runs the call itself,
-// which saves a goroutine switch. If the call takes longer than handoffDelay, another
-// goroutine takes over reading, so that a disconnect is noticed. Other calls run in a
-// goroutine each.
+// which saves a goroutine switch. If the call takes longer than handoffDelay, a second
+// goroutine takes over reading, so that a disconnect is noticed; from then on, the two take
+// turns. A new one for each such call would first have to grow its stack, which takes as many
+// instructions as all else of the call. Other calls run in a goroutine each.
 type connection struct {
-	server     *Server
-	socket     *net.UnixConn
-	client     uint64
-	calls      sync.WaitGroup
-	cancelAll  context.CancelFunc // of the context of all calls; set by serve
-	readerDone chan struct{}      // closed when the last reader returns, if that is not the goroutine of serve
+	server    *Server
+	socket    *net.UnixConn
+	client    uint64
+	calls     sync.WaitGroup     // and the second goroutine
+	cancelAll context.CancelFunc // of the context of all calls; set by serve
+
+	handoff *time.Timer // set while the reading goroutine runs a call; who receives from it reads
+	waits   atomic.Bool // the goroutine that does not read waits for handoff, which is not set
 
 	// Used only by the reading goroutine.
+	two      bool // the second goroutine exists
 	message  []byte
 	control  []byte
 	greeted  bool
@@ -47,8 +52,10 @@ type connection struct {
 const handoffDelay = time.Millisecond
 
 func newConnection(s *Server, socket *net.UnixConn, client uint64) *connection {
+	handoff := time.NewTimer(handoffDelay)
+	handoff.Stop()
 	return &connection{
-		server: s, socket: socket, client: client, readerDone: make(chan struct{}),
+		server: s, socket: socket, client: client, handoff: handoff,
 		message:  make([]byte, maxFrame+1),
 		control:  make([]byte, 64), // enough for one descriptor
 		memories: map[uint32]*buf.Buf{}, running: map[uint32]context.CancelFunc{},
@@ -61,13 +68,62 @@ func (c *connection) serve(ctx context.Context) {
 	ctx, c.cancelAll = context.WithCancel(ctx)
 	defer c.releaseMemories()
 	defer c.calls.Wait()
+	c.takeTurns(ctx)
+}
+
+// takeTurns reads frames, in turns with the other goroutine, until the end of the connection. Then it
+// cancels all calls, of which the other goroutine may be running one.
+func (c *connection) takeTurns(ctx context.Context) {
 	defer c.cancelAll()
-	if !c.read(ctx) {
-		<-c.readerDone
+	for !c.read(ctx) {
+		c.waits.Store(true)
+		if !c.awaitTurn(ctx) {
+			return
+		}
+	}
+	_ = c.socket.CloseRead() // after a panic, the other goroutine may be reading, too
+}
+
+// awaitTurn returns true when the calling goroutine has to read, and false at the end of the
+// connection.
+func (c *connection) awaitTurn(ctx context.Context) bool {
+	select {
+	case <-c.handoff.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
-// read reads frames. It returns true at the end of the connection, and false if another
+// lend makes the other goroutine read after handoffDelay. It returns false if that one is still running
+// a call, for whose answer the client has not waited.
+func (c *connection) lend(ctx context.Context) bool {
+	switch {
+	case !c.two:
+		c.two = true
+		c.calls.Go(func() {
+			if c.awaitTurn(ctx) {
+				c.takeTurns(ctx)
+			}
+		})
+	case !c.waits.Load():
+		return false
+	}
+	c.waits.Store(false)
+	c.handoff.Reset(handoffDelay)
+	return true
+}
+
+// takeBack reports whether the other goroutine has not taken over reading since lend.
+func (c *connection) takeBack() bool {
+	if !c.handoff.Stop() {
+		return false
+	}
+	c.waits.Store(true)
+	return true
+}
+
+// read reads frames. It returns true at the end of the connection, and false if the other
 // goroutine has taken over reading.
 func (c *connection) read(ctx context.Context) bool {
 	for {
@@ -257,20 +313,12 @@ func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error
 		m.Release()
 		c.finish()
 	}
-	if f.flags&noOtherFrame == 0 {
+	if f.flags&noOtherFrame == 0 || !c.lend(ctx) {
 		c.calls.Go(run)
 		return true, nil
 	}
-	c.calls.Add(1)
-	defer c.calls.Done()
-	another := time.AfterFunc(handoffDelay, func() {
-		if c.read(ctx) {
-			c.cancelAll() // serve may be running a call itself
-			close(c.readerDone)
-		}
-	})
 	run()
-	return another.Stop(), nil
+	return c.takeBack(), nil
 }
 
 // withTimeout returns the context for the call.

@@ -473,6 +473,26 @@ func TestWhoLeavesDuringItsFirstCallIsNoticed(t *testing.T) {
 	})
 }
 
+// One of the two goroutines that read must not run a call while the other one does.
+func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWaitAndDidNot(t *testing.T) {
+	var inside, left atomic.Int32
+	s, path := serve(t, waiting(t, &inside, &left), Options{})
+	c := dial(t, path).greet(1 << 20)
+	a := identity(1)
+	a.flags = noOtherFrame
+	for n := range uint32(3) {
+		a.number = n + 1
+		c.send(a.frame())
+		await(t, "the call to run", func() bool { return inside.Load() == int32(n+1) })
+	}
+	c.leave()
+	await(t, "the client to be forgotten", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return left.Load() == 3 && len(s.connections) == 0 && s.memories == 0
+	})
+}
+
 // unread returns a server and a client that has not read the answers to its calls: most wait for
 // room in the socket.
 func unread(t *testing.T, calls int) (*Server, *client) {
