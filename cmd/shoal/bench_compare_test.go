@@ -56,7 +56,7 @@ func TestBenchCompare(t *testing.T) {
 		{"base-1.json other/base-1.json", "", `all files are repeats of "base", and there is nothing to compare it with: name other files, or name the sides, as in before=base-1.json`, 2},
 		{"base-1.json nobody.json", "", "nobody.json: no such file", 2},
 		{"base-1.json text.json", "", "text.json is not what `shoal bench --json` writes", 2},
-		{"base-1.json slow-1.json --json - --html -", "", "--json and --html cannot both write to stdout", 2},
+		{"--json - --html - base-1.json slow-1.json", "", "--json and --html cannot both write to stdout", 2},
 		{"base-1.json empty.json", "", "empty.json has no levels", 2},
 	} {
 		var out bytes.Buffer
