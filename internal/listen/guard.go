@@ -48,7 +48,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r)
 }
 
-// fromPage reports whether a request has one of the headers that tell browsers' requests apart. Check
+// fromPage reports whether a request has one of the headers by which Check knows browsers. Check
 // accepts all others, after it has made the names of both headers canonical.
 func fromPage(r *http.Request) bool {
 	return r.Header["Sec-Fetch-Site"] != nil || r.Header["Origin"] != nil

@@ -21,7 +21,7 @@ import (
 // A connection is one client. One goroutine at a time reads its frames. If the client
 // announces that it sends nothing else during a call, that goroutine runs the call itself,
 // which saves a goroutine switch. If the call takes longer than handoffDelay, a second
-// goroutine takes over reading, so that a disconnect is noticed; from then on, the two take
+// goroutine takes over reading, so that a disconnect is noticed. After that, the two take
 // turns. A new one for each such call would first have to grow its stack, which takes as many
 // instructions as all else of the call. Other calls run in a goroutine each.
 type connection struct {
@@ -31,7 +31,7 @@ type connection struct {
 	calls     sync.WaitGroup     // and the second goroutine
 	cancelAll context.CancelFunc // of the context of all calls; set by serve
 
-	handoff *time.Timer // set while the reading goroutine runs a call; who receives from it reads
+	handoff *time.Timer // set while the reading goroutine runs a call; the other one receives from it, and reads
 	waits   atomic.Bool // the goroutine that does not read waits for handoff, which is not set
 
 	// Used only by the reading goroutine.
