@@ -121,7 +121,7 @@ func (a *answer) marshal() mem.BufferSlice {
 		}
 		for i := range outputs {
 			data := outputs[i].Data
-			b = append(b, tag(6, protowire.BytesType))
+			b = append(b, bytesTag(6))
 			b = protowire.AppendVarint(b, uint64(len(data)))
 			if len(data) < minLent {
 				b = append(b, data...)
@@ -156,16 +156,16 @@ func (a *answer) head() (*[]byte, mem.BufferPool) {
 	return b, &memory
 }
 
-// tag returns the tag of a field, whose number must be below 16: then it is one byte.
-func tag(number protowire.Number, kind protowire.Type) byte {
-	return byte(protowire.EncodeTag(number, kind))
+// bytesTag returns the tag of a field with a length, whose number must be below 16: then it is one byte.
+func bytesTag(number protowire.Number) byte {
+	return byte(protowire.EncodeTag(number, protowire.BytesType))
 }
 
 func appendText(b []byte, number protowire.Number, text string) []byte {
 	if text == "" {
 		return b
 	}
-	return protowire.AppendString(append(b, tag(number, protowire.BytesType)), text)
+	return protowire.AppendString(append(b, bytesTag(number)), text)
 }
 
 // appendOutput appends the description of an output.
@@ -179,12 +179,12 @@ func appendOutput(b []byte, t *tensor.Tensor) []byte {
 			size += 1 + protowire.SizeBytes(n)
 		}
 	}
-	b = append(b, tag(5, protowire.BytesType))
+	b = append(b, bytesTag(5))
 	b = protowire.AppendVarint(b, uint64(size))
 	b = appendText(b, 1, t.Name)
 	b = appendText(b, 2, datatype)
 	if shape > 0 {
-		b = append(b, tag(3, protowire.BytesType))
+		b = append(b, bytesTag(3))
 		b = protowire.AppendVarint(b, uint64(shape))
 		for _, d := range t.Shape {
 			b = protowire.AppendVarint(b, uint64(d))
