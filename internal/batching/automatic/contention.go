@@ -31,6 +31,7 @@ const (
 	minTrusted     = 8    // batches after which a measured slowdown counts
 	minRestored    = 16   // batches after which a measured slowdown may be smaller than a calibrated one that was restored
 	minSettled     = 64   // batches after which a slowdown is not expected to change
+	besideNoise    = 0.2  // square of the share of a batch's time that must be beside others for it to count about half
 	retrySamples   = 2    // number of samples that allowRetry keeps
 	retryFaster    = 0.9  // share of a slowdown below which a retry has shown that it is wrong
 )
@@ -75,7 +76,9 @@ func (c *contention) speedup(n int) float64 {
 // record adds a batch that would have taken solo nanoseconds without parallel batches, and
 // that ran for ran[n] nanoseconds while n batches ran. Work progresses at the rate
 // 1/factor[n], so solo is the sum of ran[n]/factor[n]. The error is distributed over the
-// rates in proportion to their share of the time (normalized least mean squares).
+// rates in proportion to their share of the time (normalized least mean squares). The smaller
+// the share that the batch ran beside others, the less it counts, as in a Kalman filter: its time
+// differs by chance, and all of that would be put down to a short moment.
 func (c *contention) record(solo float64, ran *[maxParallel + 1]float64, instances int) {
 	missing, all, sum := solo-ran[1]/c.factor[1], ran[1], 0.0
 	for n := 2; n <= maxParallel; n++ {
@@ -87,9 +90,11 @@ func (c *contention) record(solo float64, ran *[maxParallel + 1]float64, instanc
 		return
 	}
 	missing = max(-solo/2, min(solo/2, missing))
+	beside := (1 - ran[1]/all) * (1 - ran[1]/all)
+	trust := (1 + besideNoise) * beside / (besideNoise + beside)
 	for n := 2; n <= maxParallel; n++ {
 		if ran[n] > 0.05*solo {
-			step := max(0.03, 1/(1.5+c.recentSamples[n]))
+			step := trust * max(0.03, 1/(1.5+c.recentSamples[n]))
 			rate := 1/c.factor[n] + step*missing*ran[n]/sum
 			c.factor[n] = 1 / max(0.05, min(1, rate))
 		}

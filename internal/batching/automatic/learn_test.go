@@ -151,6 +151,18 @@ func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
 	}
 }
 
+// On a device that runs one batch at a time, parallel ones would be kept for what is chance.
+func TestTheChanceInABatchsTimeIsNotPutDownToAShortMomentBesideOthers(t *testing.T) {
+	c := newContention(2)
+	for i := range 100 {
+		beside := 1.0
+		c.record(10, &[maxParallel + 1]float64{1: 10*(1+0.05*float64(i%3-1)) - beside/2, 2: beside}, 2)
+		if got := c.slowdown(2); got < 1.8 || got > 2.2 {
+			t.Fatalf("after %d batches, the slowdown of two is %.2f, want 2", i+1, got)
+		}
+	}
+}
+
 func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
 	c := newContention(3)
 	// Two parallel batches take 1.4 times as long. A batch of 10 does half of its work
@@ -572,7 +584,7 @@ func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 		profile.Slowdown = []float64{1, 1.05}
 		p := New(Options{MaxRows: 8, Instances: 2, Profile: profile})
 		takes := 5 * p.curve.expected(1)
-		for n := range 400 {
+		for n := range 300 {
 			r := run{rows: 1}
 			took := takes
 			if n >= aloneFirst && p.contention.useful == 2 {
