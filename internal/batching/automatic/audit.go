@@ -70,9 +70,9 @@ func (a *audit) begin(part auditPart, batch uint64) {
 }
 
 // batchEnded counts a batch. It returns true if greedy has won.
-func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool) {
+func (a *audit) batchEnded(now batching.Time, batch uint64, r *run) (lost bool) {
 	if a.greedyUntil > batch {
-		a.stayGreedy(now, batch, rows)
+		a.stayGreedy(now, batch, r.rows)
 		return false
 	}
 	if a.part == noAudit {
@@ -89,15 +89,15 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 	}
 	n := batch - a.first
 	long := a.part == auditGreedy && now-a.began > a.took // its batches are so large that all of them would cost too much
-	skip := uint64(auditSkip)
+	skip := uint64(auditSkip)                             // but all that began together, which end at nearly the same time
 	if a.part == auditGreedy {
 		skip = auditFewest
 	}
-	if n <= skip && (!long || a.since <= a.began) {
+	if n <= skip && !long || r.began <= a.began {
 		a.since = now
 		return false
 	}
-	a.rows += float64(rows)
+	a.rows += float64(r.rows)
 	a.counted++
 	rate := a.rows / float64(max(1, now-a.since))
 	if n < auditSkip+auditBatches {
@@ -155,19 +155,33 @@ func (a *audit) end(batch uint64, lost bool) bool {
 		return true
 	}
 	a.off /= 2
-	a.wait = max(auditFirst, min(auditGrowth*a.wait, auditMax))
-	a.next = batch + a.wait
+	a.postpone(batch, auditGrowth)
 	return false
 }
 
+// postpone schedules the next audit, by the given factor later than the last one.
+func (a *audit) postpone(batch uint64, growth uint64) {
+	a.wait = max(auditFirst, min(growth*a.wait, auditMax))
+	a.next = batch + a.wait
+}
+
 // auditEnded reports a batch to the audit, and that the traffic has changed.
-func (p *Policy) auditEnded(now batching.Time, rows int) {
+func (p *Policy) auditEnded(now batching.Time, r *run) {
 	if len(p.opt.Preferred) > 0 {
 		return
 	}
 	a := &p.audit
-	if !p.returns.closedLoop && p.waitingRows < p.sizes.efficient || p.probing() > 0 && a.greedyUntil <= p.ledger.batch {
-		a.part, a.counted = noAudit, 0 // the throughput is that of the clients, or of a round of probing
+	switch {
+	case !p.returns.closedLoop && p.waitingRows < p.sizes.efficient:
+		// The throughput is that of the clients. If greedy batches have emptied the queue, the next
+		// audit has to wait, or each burst of requests would begin another, and none would end.
+		if a.part > auditBefore {
+			a.postpone(p.ledger.batch, 2)
+		}
+		a.part, a.counted = noAudit, 0
+		return
+	case p.probing() > 0 && a.greedyUntil <= p.ledger.batch:
+		a.part, a.counted = noAudit, 0 // the throughput is that of a round of probing
 		return
 	}
 	if a.part != noAudit && a.costs == p.costs && (2*p.sizes.peak < a.peak || p.sizes.peak > 2*a.peak) {
@@ -176,7 +190,7 @@ func (p *Policy) auditEnded(now batching.Time, rows int) {
 	if a.part == noAudit {
 		a.costs, a.peak = p.costs, p.sizes.peak
 	}
-	if a.batchEnded(now, p.ledger.batch, rows) {
+	if a.batchEnded(now, p.ledger.batch, r) {
 		for _, c := range p.classes {
 			c.curve.doubt()
 			c.retest.restart(p.ledger.batch)

@@ -13,6 +13,7 @@ func runAudit(a *audit, batch *uint64, ours time.Duration) (lost bool, n int) {
 	now := batching.Time(*batch) * time.Second
 	audited := a.audited
 	for a.audited == audited {
+		began := now
 		if *batch++; a.greedily(*batch) {
 			now += ms
 		} else {
@@ -20,7 +21,7 @@ func runAudit(a *audit, batch *uint64, ours time.Duration) (lost bool, n int) {
 		}
 		n++
 		a.deviations++
-		lost = a.batchEnded(now, *batch, 1)
+		lost = a.batchEnded(now, *batch, &run{began: began, rows: 1})
 	}
 	return lost, n
 }
@@ -79,7 +80,8 @@ func TestARoundOfProbingIsNotAudited(t *testing.T) {
 		}
 		probing := p.probing() > 0
 		p.audit.deviations++
-		p.auditEnded(batching.Time(p.ledger.batch)*ms, 1)
+		now := batching.Time(p.ledger.batch) * ms
+		p.auditEnded(now, &run{began: now - ms, rows: 1})
 		if probing && p.audit.part != noAudit {
 			t.Fatal("an audit compares a round of probing with greedy")
 		}
@@ -98,7 +100,8 @@ func TestGreedyEndsEarlyDuringARoundOfProbing(t *testing.T) {
 		if p.probing() == 0 {
 			t.Fatal("the policy does not probe")
 		}
-		p.auditEnded(batching.Time(p.ledger.batch)*2*ms, 8)
+		now := batching.Time(p.ledger.batch) * 2 * ms
+		p.auditEnded(now, &run{began: now - 2*ms, rows: 8})
 	}
 	if p.audit.greedily(p.ledger.batch) {
 		t.Error("the policy is still greedy, at half of what it did before")
@@ -114,7 +117,7 @@ func TestAnAuditBeginsAgainIfThePolicyHasFoundAnotherSize(t *testing.T) {
 		p := New(Options{MaxRows: 64, Profile: line(ms, ms/10, 1, 2, 4, 8)})
 		p.returns.closedLoop, p.sizes.peak = true, 10
 		p.audit = audit{part: auditGreedy, costs: p.costs, peak: tt.before, deviations: 1}
-		if p.auditEnded(ms, 1); p.audit.part != tt.want {
+		if p.auditEnded(ms, &run{rows: 1}); p.audit.part != tt.want {
 			t.Errorf("the best size was %d rows, and is 10: the audit is in part %d, want %d", tt.before, p.audit.part, tt.want)
 		}
 		if tt.want == noAudit && p.audit.next != auditFirst {
@@ -137,7 +140,7 @@ func TestAnAuditInWhichGreedyBatchesAreLargeIsShort(t *testing.T) {
 		}
 		a.deviations++
 		now += takes
-		if a.batchEnded(now, batch, rows) {
+		if a.batchEnded(now, batch, &run{began: now - takes, rows: rows}) {
 			t.Error("greedy has won")
 		}
 	}
@@ -183,7 +186,8 @@ func TestAnAuditThatGreedyClearlyLosesIsShort(t *testing.T) {
 func TestWhereThePolicyIsGreedyThereIsNoAudit(t *testing.T) {
 	var a audit
 	for batch := range uint64(1000) {
-		a.batchEnded(batching.Time(batch)*ms, batch, 1)
+		now := batching.Time(batch) * ms
+		a.batchEnded(now, batch, &run{began: now - ms, rows: 1})
 		if a.part != noAudit {
 			t.Fatal("an audit has begun without a decision that greedy would not have made")
 		}
@@ -222,10 +226,65 @@ func TestGreedyEndsEarlyIfThePolicyWasBetter(t *testing.T) {
 		for a.greedily(batch) {
 			batch++
 			now += tt.takes
-			a.batchEnded(now, batch, 1)
+			a.batchEnded(now, batch, &run{began: now - tt.takes, rows: 1})
 		}
 		if batch-began != tt.batches {
 			t.Errorf("%s: greedy for %d batches, want %d", tt.name, batch-began, tt.batches)
 		}
+	}
+}
+
+// Batches that begin together end together. The first round ends before the audit measures, all of
+// it: otherwise greedy would seem to have served three batches more than it did.
+func TestAnAuditCountsNoBatchOfTheFirstRound(t *testing.T) {
+	const takes = 40 * ms
+	var a audit
+	a.doubt(0)
+	now, greedy := batching.Time(0), 0
+	for batch := uint64(1); a.audited == 0; batch++ {
+		a.deviations++
+		began, rows := now, 1
+		if a.part == auditGreedy {
+			began, rows = now-takes, 10 // four at once, which serve as many rows per millisecond
+			if greedy%4 == 0 {
+				began, now = now, now+takes
+			}
+			greedy++
+		} else {
+			now += ms
+		}
+		if a.batchEnded(now, batch, &run{began: began, rows: rows}) {
+			t.Error("greedy has won")
+		}
+	}
+	if a.greedy > 1.01/float64(ms) {
+		t.Errorf("greedy serves %.2f rows per millisecond, want 1", a.greedy*float64(ms))
+	}
+}
+
+// With greedy, the largest batches of a model that gains nothing from them run during each burst.
+func TestAnAuditIsOverWhenItsGreedyBatchesHaveEmptiedTheQueue(t *testing.T) {
+	p := New(Options{MaxRows: 64, Profile: line(ms/10, ms, 1, 2, 4, 8, 16, 32, 64)})
+	p.audit.doubt(0)
+	greedy := 0
+	for p.ledger.batch = range uint64(10_000) {
+		if p.waitingRows = 100; p.audit.part == auditGreedy {
+			greedy++
+			p.waitingRows = 0
+		}
+		p.audit.deviations++
+		now := batching.Time(p.ledger.batch) * ms
+		p.auditEnded(now, &run{began: now - ms, rows: 8})
+	}
+	if greedy == 0 || greedy > 10 {
+		t.Errorf("%d greedy batches in 10,000, want one of each of up to 10 audits", greedy)
+	}
+}
+
+func TestAuditsAreRareIfNothingIsInDoubt(t *testing.T) {
+	a := New(Options{MaxRows: 8, Profile: line(ms, ms/10, 1, 2, 4, 8)}).audit
+	batch := a.next
+	if runAudit(&a, &batch, ms/2); a.wait != auditMax {
+		t.Errorf("the second audit is %d batches after the first, want %d", a.wait, auditMax)
 	}
 }

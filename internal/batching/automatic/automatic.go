@@ -101,7 +101,7 @@ var _ batching.Watcher = (*Policy)(nil)
 // New returns a policy that knows opt.Profile and has not seen any traffic.
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
-	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances), audit: audit{next: auditMax}}
+	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances), audit: audit{next: auditMax, wait: auditMax}}
 	p.unknown.sizes = sizesOf(&p.unknown.curve, &p.rate, 0)
 	p.costs = &p.unknown
 	p.Calibrated(opt.Profile)

@@ -137,7 +137,7 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 		p.learn(r, float64(now-r.began))
 	}
 	p.retryParallel()
-	p.auditEnded(now, r.rows)
+	p.auditEnded(now, r)
 	if p.returns.closedLoop && !p.shapes.mixed() && p.ledger.enabled(gather) {
 		p.updateCycle(now)
 	} else {
