@@ -149,7 +149,7 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	close(s.closing)
 	s.changes.Wait() // for loads and drains
-	s.mu.Lock() // not while SetDefault publishes what it has read before
+	s.mu.Lock()      // not while SetDefault publishes what it has read before
 	last := s.AllVersions()
 	s.serving.Store(&map[string]serving{})
 	s.mu.Unlock()

@@ -160,7 +160,7 @@ func (a *audit) end(batch uint64, lost bool) bool {
 }
 
 // postpone schedules the next audit, by the given factor later than the last one.
-func (a *audit) postpone(batch uint64, growth uint64) {
+func (a *audit) postpone(batch, growth uint64) {
 	a.wait = max(auditFirst, min(growth*a.wait, auditMax))
 	a.next = batch + a.wait
 }
