@@ -27,10 +27,11 @@ func (r *Referee) serving() (n int) {
 	return n
 }
 
-// parallel returns how many batches may run in parallel.
-func (r *Referee) parallel() int {
+// parallel returns how many batches may run in parallel while rows of the given number of elements
+// wait.
+func (r *Referee) parallel(elements int64) int {
 	n := r.serving()
-	if _, running := r.backlog(0); running > 0 {
+	if _, running := r.backlog(elements); running > 0 {
 		n = min(n, running)
 	}
 	return n
@@ -56,7 +57,7 @@ func (r *Referee) backlogRows(elements int64) int {
 	if rows, _ := r.backlog(elements); rows > 0 {
 		most = rows
 	}
-	side := time.Duration(r.parallel())
+	side := time.Duration(r.parallel(elements))
 	if r.cfg.Objective == 0 || !r.combines() || side == 0 {
 		return most
 	}
@@ -84,7 +85,8 @@ func (r *Referee) dueOf(q *request) batching.Time {
 // certain or possibly.
 func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	q.due = r.dueOf(q)
-	if q.due == batching.Never || r.parallel() == 0 {
+	parallel := r.parallel(q.item.Elements)
+	if q.due == batching.Never || parallel == 0 {
 		return false, false
 	}
 	items, rows, idle, overtakes := 1, q.item.Rows, r.count(busy) == 0, false
@@ -110,13 +112,13 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 		together = max(1, r.backlogRows(q.item.Elements)*items/rows)
 	}
 	before, takes, joined, known := r.ahead(q, items-1, together, max(1, together*rows/items), overtakes)
-	start, free := r.firstFree()
+	start, free := r.firstFree(parallel)
 	beside := r.count(busy) + 1
-	if before > 0 || !r.free() {
-		beside = r.parallel()
+	if before > 0 || !r.free(parallel) {
+		beside = parallel
 	}
 	if before > 0 {
-		start += takes / time.Duration(r.parallel())
+		start += takes / time.Duration(parallel)
 	}
 	least, most := q.item.Rows, q.item.Rows
 	if r.combines() {
@@ -170,7 +172,7 @@ func (r *Referee) ahead(q *request, requests, together, rows int, overtakes bool
 	}
 	known = true
 	add := func(n int, size batching.Size) {
-		takes := r.cfg.Predictor.Predict(size, r.parallel())
+		takes := r.cfg.Predictor.Predict(size, r.parallel(q.item.Elements))
 		batches += n
 		take += time.Duration(n) * takes
 		known = known && (n == 0 || takes > 0)
@@ -188,14 +190,14 @@ func (r *Referee) ahead(q *request, requests, together, rows int, overtakes bool
 }
 
 // free reports whether an instance is idle, and not only because the policy does not use it.
-func (r *Referee) free() bool {
-	unused := r.parallel() < r.serving() && r.count(busy) >= r.parallel()
+func (r *Referee) free(parallel int) bool {
+	unused := parallel < r.serving() && r.count(busy) >= parallel
 	return r.count(parked)+r.count(awake) > 0 && !unused
 }
 
 // firstFree returns when the first instance is free, and whether that is known.
-func (r *Referee) firstFree() (first batching.Time, known bool) {
-	if r.free() {
+func (r *Referee) firstFree(parallel int) (first batching.Time, known bool) {
+	if r.free(parallel) {
 		return r.now, true
 	}
 	first, known = batching.Never, true
