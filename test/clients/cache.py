@@ -5,8 +5,9 @@
 
 cache/cases.json has Triton's answers over gRPC: what each request was answered, which requests the
 models ran, and what statistics and metrics counted. DIFFERENT has the cases in which bin/shoal
-answers otherwise, and why. `make measure WHAT=recorded-cache` brings what it needs. The last line
-says how many cases are the same or different for a known reason, and how many are not.
+answers otherwise, and why; different.json has how. `make measure WHAT=recorded-cache` brings what
+it needs. The last line says how many cases are the same or different for a known reason, and how
+many are not.
 """
 
 import json
@@ -119,8 +120,9 @@ def differences(case):
         return
     yield from recorded.compare(case["answers"], shortened(given))
     ran.pop("caller", None)
-    if ensembles.batches(ran, case) != ensembles.batches(case["ran"], case):
-        yield f"batches: Triton {json.dumps(case['ran'])}\n      here {json.dumps(ran)}"
+    expected, found = (ensembles.batches(all, case) for all in (case["ran"], ran))
+    if found != expected:
+        yield f"batches: Triton {json.dumps(expected, sort_keys=True)}\n      here {json.dumps(found, sort_keys=True)}"
 
 
 if __name__ == "__main__":

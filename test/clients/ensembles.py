@@ -5,9 +5,9 @@
 
 ensembles/cases.json has Triton's answers over gRPC: what each request was answered, which loads
 were accepted, what was ready, and which requests each member ran in which batches. DIFFERENT has
-the cases in which bin/shoal answers otherwise, and why. `make measure WHAT=ensembles` brings what
-it needs. The last line says how many cases are the same or different for a known reason, and how
-many are not.
+the cases in which bin/shoal answers otherwise, and why; different.json has how. `make measure
+WHAT=ensembles` brings what it needs. The last line says how many cases are the same or different
+for a known reason, and how many are not.
 """
 
 import concurrent.futures
@@ -170,8 +170,9 @@ def differences(case):
     with tempfile.TemporaryDirectory(prefix="shoal-ensembles-") as folder:
         given, ran = Case(case, pathlib.Path(folder)).answers()
     yield from recorded.compare(case["answers"], given)
-    if batches(ran, case) != batches(case["ran"], case):
-        yield f"batches: Triton {json.dumps(case['ran'])}\n      here {json.dumps(ran)}"
+    expected, found = (batches(all, case) for all in (case["ran"], ran))
+    if found != expected:
+        yield f"batches: Triton {json.dumps(expected, sort_keys=True)}\n      here {json.dumps(found, sort_keys=True)}"
 
 
 if __name__ == "__main__":

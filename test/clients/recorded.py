@@ -1,7 +1,9 @@
 """What the replays of Triton's recorded answers share: cases, their servers, and the comparison.
 
 A case is a line of a file cases.json: its name, what it is about, its models, what is loaded, and the
-steps of its clients. A replay says how a step is made, and what of the answers is compared.
+steps of its clients. A replay says how a step is made, and what of the answers is compared. Of the
+cases that are known to differ, different.json beside it has how they do: they may not differ in
+another way.
 """
 
 import argparse
@@ -49,28 +51,37 @@ def main(file, known, differences, attempts=1):
     """Replays the cases of a file, and returns whether one failed.
 
     known has the reason for each case that differs. differences yields how a case does; a case that
-    should not, and that is about times, has several attempts on a busy machine.
+    is about times, and differs otherwise than it should, has several attempts on a busy machine.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
+    parser.add_argument("--record", action="store_true", help="keep how the known cases differ, instead of comparing")
     arguments = parser.parse_args()
-    same = different = failed = 0
+    different = file.with_name("different.json")
+    kept = json.loads(different.read_text())
+    same = differ = failed = 0
     for case in map(json.loads, file.read_text().splitlines()):
-        if arguments.only not in case["name"]:
+        name = case["name"]
+        if arguments.only not in name or arguments.record and name not in known:
             continue
-        reason = known.get(case["name"])
-        for _ in range(1 if reason else attempts):
+        expected = kept.get(name, []) if name in known else []
+        for _ in range(1 if arguments.record else attempts):
             found = list(differences(case))
-            if not found:
+            if found == expected:
                 break
-        if not found and not reason:
+        if name in known and found and (arguments.record or found == expected):
+            kept[name] = found
+            differ += 1
+            print(f"differs  {name}: {known[name]}", flush=True)
+        elif not found and name not in known:
             same += 1
-        elif found and reason:
-            different += 1
-            print(f"differs  {case['name']}: {reason}", flush=True)
         else:
             failed += 1
-            print(f"FAILED   {case['name']}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
-    print(f"{same} the same, {different} different for a known reason")
-    print(f"{same + different} passed, {failed} failed, 0 skipped")
-    return failed > 0 or same + different == 0
+            print(f"FAILED   {name}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
+            if found and expected:
+                print("    It is known to differ in this way:" + "".join(f"\n    {line}" for line in expected), flush=True)
+    if arguments.record:
+        different.write_text(json.dumps({name: kept[name] for name in known if name in kept}, indent=1) + "\n")
+    print(f"{same} the same, {differ} different for a known reason")
+    print(f"{same + differ} passed, {failed} failed, 0 skipped")
+    return failed > 0 or same + differ == 0

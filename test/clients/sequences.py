@@ -3,11 +3,12 @@
 
     python3 test/clients/sequences.py [--only WORD]
 
-sequences/cases.json has Triton's answers over gRPC and, in some cases, over HTTP: what each request was
-answered, which loads were accepted, which requests the model ran in which rows of which batches, and
-which inputs it was given besides the client's. DIFFERENT has the cases in which bin/shoal answers
-otherwise, and why. `make measure WHAT=recorded-sequences` brings what it needs. The last line says how
-many cases are the same or different for a known reason, and how many are not.
+sequences/cases.json has Triton's answers over gRPC and, in some cases, over HTTP: what each request
+was answered, which loads were accepted, which requests the model ran in which rows of which
+batches, and which inputs it was given besides the client's. DIFFERENT has the cases in which
+bin/shoal answers otherwise, and why; different.json has how. `make measure WHAT=recorded-sequences`
+brings what it needs. The last line says how many cases are the same or different for a known
+reason, and how many are not.
 """
 
 import concurrent.futures
