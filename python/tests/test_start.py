@@ -181,6 +181,33 @@ os.kill(os.getpid(), signal.SIGKILL)
         numpy.testing.assert_array_equal(model.forward([[1] * 4]), [[1] * 4])  # and comes back
         model.close()
 
+    def test_a_server_that_was_unused_before_anybody_connected_is_started_again(self):
+        starts = self.folder / "starts"
+        program = self.folder / "program"  # the first one exits as if this process had not got to run for its linger
+        program.write_text(f"""#!/bin/sh
+echo >> {starts}
+[ "$(wc -l < {starts})" -gt 1 ] || exec sleep 1.1
+exec {serving.BINARY} "$@"
+""")
+        program.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, SHOAL_BINARY=str(program)):
+            model = shoal.load("echo", repository=serving.repository(self.folder / "models"), linger=1)
+        self.addCleanup(model.close)
+        numpy.testing.assert_array_equal(model.forward([[1] * 4]), [[1] * 4])
+        self.assertEqual(starts.read_text(), "\n\n")
+
+    def test_a_server_that_exits_at_once_is_not_started_again(self):
+        starts, repository = self.folder / "starts", serving.repository(self.folder / "models")
+        for command, status in (("exit 0", 0), ("sleep 1.1; exit 3", 3)):
+            starts.write_text("")
+            program = self.folder / "program"
+            program.write_text(f"#!/bin/sh\necho >> {starts}\n{command}\n")
+            program.chmod(0o755)
+            with unittest.mock.patch.dict(os.environ, SHOAL_BINARY=str(program)):
+                with self.assertRaisesRegex(shoal.UnavailableError, f"the server could not be started: it ended with status {status}; .*[.]log is its log"):
+                    shoal.load("echo", repository=repository, linger=1)
+            self.assertEqual(starts.read_text(), "\n")
+
     def test_models_can_be_pickled(self):
         model = shoal.load("echo", repository=serving.repository(self.folder / "models"))
         self.addCleanup(model.close)

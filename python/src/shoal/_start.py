@@ -79,12 +79,13 @@ class Server:
 
     def __init__(self, source: str, linger: float, timeout: float, config: str = "") -> None:
         """config is the configuration of a model's file, as JSON. Processes that give the same share a server."""
-        self.source, self.linger, self.timeout, self.config = os.path.realpath(source), linger, timeout, config
+        self.source, self.timeout, self.config = os.path.realpath(source), timeout, config
         if not os.path.exists(self.source):
             raise _errors.NotFoundError(f"found nothing at {source}, expected a directory of models or a model's file")
         base = directory() / hashlib.sha256((self.source + config).encode()).hexdigest()[:16]
         self.path = str(base.with_suffix(".sock"))
         self._lock, self.log = base.with_suffix(".lock"), base.with_suffix(".log")
+        self._unused = max(1, round(linger))  # seconds
         self._loaded: int | None = None  # process ID of the server that had loaded its models
 
     def connect(self) -> Connection:
@@ -132,27 +133,43 @@ class Server:
             os.close(fd)  # which unlocks
 
     def _start(self) -> Connection:
+        until = time.monotonic() + self.timeout
+        while True:
+            began = time.monotonic()
+            process = self._launch()
+            connection = self._await(process, until)
+            if connection is not None:
+                return connection
+            if process.returncode != 0 or time.monotonic() < began + self._unused or time.monotonic() > until:
+                raise _errors.UnavailableError(f"the server could not be started: {self.exit_message() or self._status(process)}")
+            # It was unused for so long that it exited before this process got to connect, as on a busy machine.
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
         with open(self.log, "wb") as log:
             process = subprocess.Popen(  # noqa: S603
                 [
-                    binary(), "serve", self.source, "--local-socket", self.path, "--local-unused-secs", str(max(1, round(self.linger))),
+                    binary(), "serve", self.source, "--local-socket", self.path, "--local-unused-secs", str(self._unused),
                     "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", *(["--file-config", self.config] if self.config else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, env=environment(),
             )  # fmt: skip
         threading.Thread(target=process.wait, name="shoal-server", daemon=True).start()  # so that it leaves no zombie
-        until = time.monotonic() + self.timeout
+        return process
+
+    def _await(self, process: "subprocess.Popen[bytes]", until: float) -> Optional[Connection]:
+        """Returns a connection to the server that is started, or None if that has exited."""
         while True:
             exited = process.poll() is not None
             connection = self._try()  # even if it has exited: another server may have started first
-            if connection is not None:
+            if connection is not None or exited:
                 return connection
-            if exited:
-                raise _errors.UnavailableError(f"the server could not be started: {self.exit_message() or self.log}")
             if time.monotonic() > until:
                 process.kill()
                 raise _errors.UnavailableError(f"the server does not listen after {self.timeout:g} s; {self.log} is its log")
             time.sleep(0.01)
+
+    def _status(self, process: "subprocess.Popen[bytes]") -> str:
+        return f"it ended with status {process.returncode}; {self.log} is its log"
 
     def exit_message(self) -> str:
         """Returns the error message in the server's log, or "" if there is none."""
