@@ -70,7 +70,7 @@ func TestRequestsStayWithinTheMemoryBudget(t *testing.T) {
 	for _, a := range attacks() {
 		t.Run(a.name, func(t *testing.T) {
 			if !*servertest.Strict {
-				servertest.Hold(t, "growth, times the budget", 0, mostGrowth, func() float64 { return a.on(t, a.start(t)).growth })
+				servertest.Hold(t, "growth, times the budget", 0, mostGrowth, func() float64 { return a.effect(t).growth })
 				return
 			}
 			samples := servertest.Samples(t, "attacks")
@@ -78,7 +78,7 @@ func TestRequestsStayWithinTheMemoryBudget(t *testing.T) {
 			growth, charged, slower := gate("growth, times the budget"), gate("charged, of the growth"), gate("p99 of others, times before")
 			elsewhere := gate("p99 of others while another server is attacked, times before")
 			for len(samples.Of(elsewhere)) < measure.MinSamples {
-				e := a.on(t, a.start(t))
+				e := a.effect(t)
 				servertest.Add(t, samples, growth, e.growth)
 				servertest.Add(t, samples, charged, e.charged)
 				servertest.Add(t, samples, slower, e.slower)
@@ -117,9 +117,10 @@ func (a attack) begin(t *testing.T, s *servertest.Server) (end func()) {
 // much of what it had grown by was charged in the end; and the p99 of others, times that before.
 type effect struct{ growth, charged, slower float64 }
 
-// on attacks a fresh server, and ends it.
-func (a attack) on(t *testing.T, s *servertest.Server) effect {
+// effect attacks a fresh server.
+func (a attack) effect(t *testing.T) effect {
 	t.Helper()
+	s := a.start(t)
 	defer s.Kill()
 	c := s.Client()
 	duration := servertest.StrictOr(5*time.Second, 3*time.Second)

@@ -450,10 +450,16 @@ func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWait(t *testing.T) {
 	}
 	await(t, "the last call to run", func() bool { return inside.Load() == 4 })
 	c.leave()
+	awaitForgotten(t, s, &left, 1)
+}
+
+// awaitForgotten waits until the only client has left, and so have its calls.
+func awaitForgotten(t *testing.T, s *Server, left *atomic.Int32, calls int32) {
+	t.Helper()
 	await(t, "the client to be forgotten", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return left.Load() == 1 && len(s.connections) == 0 && s.memories == 0
+		return left.Load() == calls && len(s.connections) == 0 && s.memories == 0
 	})
 }
 
@@ -466,11 +472,7 @@ func TestWhoLeavesDuringItsFirstCallIsNoticed(t *testing.T) {
 	c.send(a.frame())
 	await(t, "the call to run", func() bool { return inside.Load() == 1 })
 	c.leave()
-	await(t, "the client to be forgotten", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return left.Load() == 1 && len(s.connections) == 0 && s.memories == 0
-	})
+	awaitForgotten(t, s, &left, 1)
 }
 
 // One of the two goroutines that read must not run a call while the other one does.
@@ -486,11 +488,7 @@ func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWaitAndDidNot(t *testing.T) {
 		await(t, "the call to run", func() bool { return inside.Load() == int32(n+1) })
 	}
 	c.leave()
-	await(t, "the client to be forgotten", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return left.Load() == 3 && len(s.connections) == 0 && s.memories == 0
-	})
+	awaitForgotten(t, s, &left, 3)
 }
 
 // unread returns a server and a client that has not read the answers to its calls: most wait for
